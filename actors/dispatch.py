@@ -1,0 +1,328 @@
+"""Who gets what: matches waiting deliveries with credit, and sends.
+
+A turn of ``pump`` serves the lanes that were fed and the receivers that came by credit, one
+delivery at a time, so that receivers take turns. It ends when nobody who has credit is owed
+anything that may go now.
+"""
+
+from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, POOL_KIND, Delivery, Message
+from asterism.actors.endings import EXPIRED, FAILED, OK, status_name
+from asterism.actors.pool import Lane
+from asterism.actors.receivers import Endpoint, Receiver
+from asterism.actors.retry import Retry
+from asterism.effects import Deliver, Delivered, Reply
+from asterism.message import Status
+from asterism.storage.keys import RANK_END, WORK
+from asterism.storage.records import ONLY_PARKED, unpack
+
+
+class Dispatch(Retry):
+    """Sends waiting deliveries to receivers with credit."""
+
+    def pump(self, now_ms: int) -> None:
+        """Serves everybody who can be served."""
+        if self.settings.blocking:
+            self.pump_blocking(now_ms)
+        else:
+            if self.stalled and not self.is_full():
+                self.hungry = self.stalled | self.hungry
+                self.stalled = {}
+            # Ending a message may feed other lanes and wake other receivers: until nothing is left.
+            while self.fed or self.hungry:
+                if self.is_full():
+                    self.stalled |= self.hungry
+                    self.hungry = {}
+                    break
+                if self.fed:
+                    self.pump_lane(next(iter(self.fed)), now_ms)
+                else:
+                    self.pump_receiver(next(iter(self.hungry)), now_ms)
+        self.flush_deliveries(now_ms)
+
+    def is_full(self) -> bool:
+        limit = self.settings.concurrency
+        return limit is not None and self.pages.out >= limit
+
+    def pump_lane(self, lane: Lane, now_ms: int) -> None:
+        while lane.head(self.pool.frontier) is not None:
+            if self.is_full():
+                return  # it stays fed
+            receiver = lane.next_ready()
+            if receiver is None:
+                break
+            if not self.serve(receiver, now_ms):
+                self.stalled[receiver] = None
+                break
+        self.fed.pop(lane, None)
+
+    def pump_receiver(self, receiver: Receiver, now_ms: int) -> None:
+        while receiver.credit > 0 and not self.is_full():
+            if not self.serve(receiver, now_ms):
+                break
+        if self.is_full():
+            self.stalled[receiver] = None
+        del self.hungry[receiver]
+
+    # --- choosing ---------------------------------------------------------------------------
+
+    def serve(self, receiver: Receiver, now_ms: int) -> bool:
+        """Sends a receiver the best that it is owed; False if that is nothing."""
+        while True:
+            best = self.pool.best_for(receiver)
+            lane, delivery = (None, None) if best is None else best
+            if receiver.copies_count or receiver.window or receiver.horizon != RANK_END:
+                own = self.own_head(receiver)
+                if own is not None and (delivery is None or own.rank < delivery.rank):
+                    lane, delivery = None, own
+            if delivery is None:
+                if self.pool.unfinished or self.log.unfinished:
+                    self.stalled[receiver] = None
+                return False
+            if self.take(delivery, lane, receiver, now_ms):
+                self.send(delivery, receiver, now_ms)
+                return True
+            if delivery.waits and not self.was_set_aside(delivery, lane, receiver):
+                self.stalled[receiver] = None
+                return False
+
+    def own_head(self, receiver: Receiver) -> Delivery | None:
+        """The best of what is this receiver's alone: the log, and online copies."""
+        if receiver.number == WORK:
+            return None
+        logged = self.log.head(receiver)
+        copied = receiver.copies.head()
+        if logged is None or (copied is not None and copied.rank < logged.rank):
+            # What is not in memory of the log comes first if its rank is lower.
+            return copied if copied is not None and copied.rank < receiver.horizon else None
+        return logged
+
+    def take(self, delivery: Delivery, lane: Lane | None, receiver: Receiver, now_ms: int) -> bool:
+        """Takes a head off its window; False if it may not go now: it is over, or set aside."""
+        message = delivery.message
+        key = message.header.ordering_key
+        if key is not None:
+            locks = self.pool.locks if lane is not None else receiver.locks
+            if not locks.admits(key, delivery.sequence):
+                if locks.set_aside(key, delivery):
+                    self.take_off(delivery, lane, receiver)
+                return False
+        if message.expires_ms <= now_ms and message.kind != MEMORY_KIND:
+            self.take_off(delivery, lane, receiver)
+            self.expire_waiting(delivery, now_ms)
+            return False
+        self.take_off(delivery, lane, receiver)
+        if message.kind == LOG_KIND and message.header.max_receivers is not None:
+            return self.take_place_out(delivery, receiver)
+        return True
+
+    def was_set_aside(self, delivery: Delivery, lane: Lane | None, receiver: Receiver) -> bool:
+        """After ``take`` said no: is the delivery off its window, so that the next may be looked at?"""
+        if lane is not None:
+            return lane.head(self.pool.frontier) is not delivery
+        return self.own_head(receiver) is not delivery
+
+    def take_off(self, delivery: Delivery, lane: Lane | None, receiver: Receiver) -> None:
+        if lane is not None:
+            lane.take(delivery)
+        elif delivery.message.kind == LOG_KIND:
+            receiver.window.pop()
+        else:
+            receiver.copies.pop()
+
+    def take_place_out(self, delivery: Delivery, receiver: Receiver) -> bool:
+        """One of the places of a message with ``max_receivers``, if one is free."""
+        message = delivery.message
+        places = self.places_of(message)
+        wanted = message.header.max_receivers
+        assert wanted is not None
+        if receiver.number in places.done:  # it has had it, before it was moved back
+            self.leave_log(delivery, receiver)
+            return False
+        if places.taken() >= wanted:
+            places.held_back[receiver.number] = delivery
+            return False
+        places.out.add(receiver.number)
+        return True
+
+    def expire_waiting(self, delivery: Delivery, now_ms: int) -> None:
+        """A message whose time is over came to the head before the walk of time reached it."""
+        if delivery.message.kind == LOG_KIND:
+            self.expire_log(delivery.message, now_ms)
+        else:
+            self.expire_pool(delivery, now_ms)
+
+    def expire_pool(self, delivery: Delivery, now_ms: int) -> None:
+        if delivery.page is not None:
+            self.release(delivery)
+        self.totals["expired"] += 1
+        self.end_pool(delivery, EXPIRED, {}, now_ms)
+
+    def expire_log(self, message: Message, now_ms: int) -> None:
+        self.totals["expired"] += 1
+        verdict = self.verdict_at_expiry(message)
+        if self.parked and self.has_parked(message.sequence):
+            self.keep_for_parked(message, verdict, now_ms)
+        else:
+            self.end_log(message, verdict, now_ms)
+
+    def verdict_at_expiry(self, message: Message) -> str:
+        if not self.is_tracked(message) and not self.parked:
+            return EXPIRED
+        fared = [
+            unpack(row, 6)[1] for _, row in self.rows.scan(*self.keys.fared_all(message.sequence))
+        ]
+        if status_name(Status.FAILED) in fared:
+            return FAILED
+        done = [status for status in fared if status != status_name(Status.WAITING)]
+        return OK if done and message.header.max_receivers is None else EXPIRED
+
+    # --- sending ----------------------------------------------------------------------------
+
+    def send(self, delivery: Delivery, receiver: Receiver, now_ms: int) -> None:
+        """A delivery goes out to a receiver that has credit for it."""
+        message = delivery.message
+        delivery.waits = False
+        delivery.attempts += 1
+        delivery.receiver = receiver
+        delivery.holder = receiver.number
+        delivery.sent_ms = now_ms
+        delivery.status = Status.SENT
+        if receiver.number == WORK:
+            self.send_order(delivery, receiver, now_ms)
+            return
+        endpoint = receiver.next_endpoint()
+        payload = message.payload
+        if payload is None:
+            payload = self.payload_of(message)
+        if not endpoint.outgoing:
+            self.touched.append(endpoint)
+        endpoint.outgoing.append(
+            Delivered(
+                message.sequence, delivery.attempts, message.id, message.header.encoded, payload
+            )
+        )
+        self.totals["delivered"] += 1
+        pull = endpoint.pull
+        if pull is not None and pull.remaining > 0:
+            pull.remaining -= 1
+            delivery.returns_credit = False
+        if message.header.expect is Status.SENT:
+            self.done(delivery, Status.SENT, now_ms)
+        else:
+            delivery.endpoint = endpoint
+            receiver.held[delivery.sequence] = delivery
+            self.pages.add(delivery, receiver, endpoint, now_ms)
+
+    def send_order(self, delivery: Delivery, receiver: Receiver, now_ms: int) -> None:
+        """Answers the order that has waited longest. An order hands out no payload, so it counts
+        as done only when it is completed, whatever the publisher expected."""
+        key = next(iter(receiver.orders))
+        order = receiver.orders.pop(key)
+        order.over = True
+        receiver.credit -= 1
+        receiver.held[delivery.sequence] = delivery
+        self.pages.add(delivery, receiver, None, now_ms)
+        self.effects.append(Reply(order.node, order.request, {"sequence": delivery.sequence}))
+
+    def done(self, delivery: Delivery, status: Status, now_ms: int) -> None:
+        """A delivery reached its expectation; it is not out any more."""
+        message, receiver = delivery.message, delivery.receiver
+        assert receiver is not None
+        delivery.status = status
+        self.totals["processed"] += 1
+        if message.copies is None:
+            self.completed += message.kind == POOL_KIND
+            statuses = {receiver.name: status_name(status)} if message.producer is not None else {}
+            self.end_pool(delivery, OK, statuses, now_ms)
+        elif message.kind == LOG_KIND:
+            self.end_log_delivery(delivery, status, now_ms)
+            if message.flags & ONLY_PARKED:
+                self.end_if_only_parked(message, now_ms)
+        else:
+            self.end_copy(delivery, status, now_ms)
+
+    def flush_deliveries(self, now_ms: int) -> None:
+        """Turns what was sent in this command into effects, ahead of its answers."""
+        self.pages.close_open()
+        if not self.touched:
+            return
+        deliveries = []
+        for endpoint in self.touched:
+            out, endpoint.outgoing = endpoint.outgoing, []
+            deliveries.append(Deliver(endpoint.node, endpoint.number, endpoint.receiver.name, out))
+            if endpoint.pull is not None:
+                endpoint.pull.taken += len(out)
+                self.end_pull(endpoint)
+        self.touched.clear()
+        self.effects[:0] = deliveries
+
+    def end_pull(self, endpoint: Endpoint) -> None:
+        """A pull is answered with what it got; credit that it did not use goes back."""
+        pull = endpoint.pull
+        assert pull is not None
+        endpoint.receiver.revoke(endpoint, pull.remaining)
+        endpoint.pull = None
+        pull.over = True
+        self.effects.append(Reply(pull.node, pull.request, {"count": pull.taken}))
+
+    # --- a blocking topic -------------------------------------------------------------------
+
+    def pump_blocking(self, now_ms: int) -> None:
+        """One message at a time, whoever it is for, in order of rank."""
+        self.fed.clear()
+        self.hungry.clear()
+        self.stalled.clear()
+        while True:
+            if self.current is None and not self.choose_current(now_ms):
+                return
+            if not self.send_current(now_ms) or self.current is not None:
+                return
+
+    def choose_current(self, now_ms: int) -> bool:
+        """The message of least rank becomes the one under way."""
+        best = self.pool.first()
+        for receiver in list(self.receivers.by_number.values()):
+            own = self.own_head(receiver)
+            if own is not None and (best is None or own.rank < best.rank):
+                best = own
+        if best is None:
+            return False
+        message = best.message
+        if message.kind != MEMORY_KIND and message.expires_ms <= now_ms:
+            self.expire_waiting(best, now_ms)
+            return self.choose_current(now_ms)
+        self.current = message.sequence
+        self.current_for = set() if message.copies is None else set(message.copies)
+        return True
+
+    def send_current(self, now_ms: int) -> bool:
+        """Sends the message under way to those who may have it; was anything sent?"""
+        sequence = self.current
+        assert sequence is not None
+        delivery = self.pool.live.get(sequence)
+        if delivery is not None:
+            return delivery.waits and self.send_current_of_pool(delivery, now_ms)
+        sent = False
+        for number in list(self.current_for):
+            receiver = self.receivers.by_number.get(number)
+            if receiver is not None and receiver.credit > 0 and not self.is_full():
+                own = self.own_head(receiver)
+                if own is not None and own.sequence == sequence:
+                    sent |= self.serve_own(own, receiver, now_ms)
+        return sent
+
+    def send_current_of_pool(self, delivery: Delivery, now_ms: int) -> bool:
+        lane = self.pool.lane_of(delivery.message.header, delivery.message.kind == MEMORY_KIND)
+        if lane.head(self.pool.frontier) is not delivery or self.is_full():
+            return False
+        receiver = lane.next_ready()
+        if receiver is None or not self.take(delivery, lane, receiver, now_ms):
+            return False
+        self.send(delivery, receiver, now_ms)
+        return True
+
+    def serve_own(self, delivery: Delivery, receiver: Receiver, now_ms: int) -> bool:
+        if self.take(delivery, None, receiver, now_ms):
+            self.send(delivery, receiver, now_ms)
+            return True
+        return False

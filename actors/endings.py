@@ -1,0 +1,346 @@
+"""How messages end: done, expired, dropped, abandoned. Receipts, history, and what ending frees."""
+
+from hashlib import blake2b
+
+from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, Delivery, Message
+from asterism.actors.log import Places
+from asterism.actors.receivers import Endpoint, Receiver
+from asterism.actors.state import TopicState
+from asterism.effects import Resolved
+from asterism.message import Status
+from asterism.storage.keys import COMMON, POOL, number_at_end, rank_of
+from asterism.storage.records import HAS_PRODUCER, encode_record, pack, unpack
+
+OK, FAILED, EXPIRED, DROPPED = "ok", "failed", "expired", "dropped"
+_NAMES = {status: status.name.lower() for status in Status}
+
+
+def digest_of(payload: bytes) -> bytes:
+    return blake2b(payload, digest_size=16).digest()
+
+
+class Endings(TopicState):
+    """Ends messages and deliveries."""
+
+    # --- a delivery that was out ------------------------------------------------------------
+
+    def release(self, delivery: Delivery) -> None:
+        """A delivery is out no longer: it leaves its holder, and its credit goes back."""
+        receiver, endpoint = delivery.receiver, delivery.endpoint
+        assert receiver is not None
+        del receiver.held[delivery.sequence]
+        self.pages.remove(delivery)
+        delivery.endpoint = None
+        if endpoint is not None and delivery.returns_credit:
+            self.credit(endpoint, 1)
+
+    def credit(self, endpoint: Endpoint, amount: int) -> None:
+        """Gives an endpoint credit; one that had none is looked at again."""
+        receiver = endpoint.receiver
+        if (endpoint.node, endpoint.number) in receiver.endpoints:
+            if receiver.credit == 0:
+                self.pool.wake(receiver)
+                self.hungry[receiver] = None
+            receiver.give(endpoint, amount)
+
+    # --- the pool, and push -----------------------------------------------------------------
+
+    def end_pool(
+        self, delivery: Delivery, verdict: str, statuses: dict[str, str], now_ms: int
+    ) -> None:
+        """A message of the pool is over; it is not out any more."""
+        sequence, message = delivery.sequence, delivery.message
+        delivery.waits = False
+        self.pool.live.pop(sequence, None)
+        self.free_payload(message)
+        if self.settings.history != "none":
+            self.keep_history(message, verdict, delivery, now_ms)
+        if message.kind == MEMORY_KIND:
+            self.memory.pop(sequence, None)
+        else:
+            self.rows.delete(self.keys.pool(sequence))
+            if delivery.placed:
+                self.rows.delete(self.keys.waiting(POOL, delivery.rank))
+            self.forget_returned(POOL, sequence)
+            self.pool_held -= 1
+            self.head_dirty = True
+            if message.flags & HAS_PRODUCER:
+                self.asked -= 1
+        if message.producer is not None:
+            self.resolve(message, verdict, statuses, now_ms)
+        self.release_pool_key(delivery)
+        self.resolved_current(sequence)
+
+    def release_pool_key(self, delivery: Delivery) -> None:
+        key = delivery.message.header.ordering_key
+        if key is not None:
+            following = self.pool.locks.release(key, delivery.sequence)
+            if following is not None:
+                self.fed[self.pool.offer(following)] = None
+
+    def free_payload(self, message: Message) -> None:
+        """A unique topic may take this payload again. The message's row is still there."""
+        if not self.settings.unique:
+            return
+        if message.kind == MEMORY_KIND:
+            self.digests.pop(digest_of(self.payload_of(message)), None)
+            return
+        key = self.keys.payload_digest(digest_of(self.payload_of(message)))
+        row = self.rows.get(key)
+        if row is not None and int.from_bytes(row, "big") == message.sequence:
+            self.rows.delete(key)
+
+    # --- the log ----------------------------------------------------------------------------
+
+    def is_tracked(self, message: Message) -> bool:
+        """Does anybody want to know how it fared with each receiver?"""
+        return (
+            message.producer is not None
+            or message.header.max_receivers is not None
+            or self.settings.history != "none"
+        )
+
+    def places_of(self, message: Message) -> Places:
+        """Who has, or had, a message with ``max_receivers``."""
+        places = self.places.get(message.sequence)
+        if places is None:
+            places = self.places[message.sequence] = Places()
+            for key, row in self.rows.scan(*self.keys.fared_all(message.sequence)):
+                number, status = number_at_end(key, 4), unpack(row, 6)[1]
+                if status == _NAMES[Status.FAILED]:
+                    places.parked.add(number)
+                elif status != _NAMES[Status.WAITING]:
+                    places.done.add(number)
+        return places
+
+    def note_fared(
+        self, delivery: Delivery, receiver: Receiver, status: Status, now_ms: int
+    ) -> None:
+        value = pack(
+            receiver.name,
+            _NAMES[status],
+            delivery.attempts,
+            delivery.sent_ms,
+            delivery.received_ms,
+            now_ms,
+        )
+        self.rows.put(self.keys.fared(delivery.sequence, receiver.number), value)
+
+    def leave_log(self, delivery: Delivery, receiver: Receiver) -> None:
+        """A receiver needs this log message no more, or not now; it is not out."""
+        delivery.waits = False
+        self.log.forget(delivery, receiver)
+        if delivery.placed:
+            self.rows.delete(self.keys.waiting(receiver.number, delivery.rank))
+            delivery.placed = False
+        self.forget_returned(receiver.number, delivery.sequence)
+
+    def end_log_delivery(self, delivery: Delivery, status: Status, now_ms: int) -> None:
+        """A receiver is done with a log message, well or (``FAILED``) for good and not parked."""
+        receiver, message = delivery.receiver, delivery.message
+        assert receiver is not None
+        if delivery.placed:
+            self.rows.delete(self.keys.exception(receiver.number, delivery.sequence))
+        self.leave_log(delivery, receiver)
+        if receiver.durable:
+            receiver.done_now.append(delivery.sequence)
+            self.unsettled[receiver] = None
+        if self.is_tracked(message):
+            self.note_fared(delivery, receiver, status, now_ms)
+        self.release_receiver_key(delivery, receiver)
+        self.current_done_by(message.sequence, receiver.number)
+        self.take_place(message, receiver, status, now_ms)
+
+    def take_place(self, message: Message, receiver: Receiver, status: Status, now_ms: int) -> None:
+        wanted = message.header.max_receivers
+        if wanted is None:
+            return
+        places = self.places_of(message)
+        places.out.discard(receiver.number)
+        (places.parked if status is Status.FAILED else places.done).add(receiver.number)
+        if len(places.done) >= wanted:
+            self.end_log(message, OK, now_ms)
+        elif len(places.done) + len(places.parked) >= wanted:
+            self.give_verdict(message, FAILED, now_ms)
+            self.drop_producer_row(message)
+
+    def free_place(self, message: Message, receiver: Receiver) -> None:
+        """A delivery with ``max_receivers`` came back, or was given up: others may have it."""
+        if message.header.max_receivers is None:
+            return
+        places = self.places_of(message)
+        places.out.discard(receiver.number)
+        places.parked.discard(receiver.number)
+        held_back, places.held_back = places.held_back, {}
+        for number, delivery in held_back.items():
+            other = self.receivers.by_number.get(number)
+            if other is not None and delivery.sequence in other.known:
+                other.window.push(delivery)
+                self.hungry[other] = None
+
+    def release_receiver_key(self, delivery: Delivery, receiver: Receiver) -> None:
+        key = delivery.message.header.ordering_key
+        if key is None:
+            return
+        following = receiver.locks.release(key, delivery.sequence)
+        if following is not None:
+            window = receiver.window if following.message.kind == LOG_KIND else receiver.copies
+            window.push(following)
+            self.hungry[receiver] = None
+
+    def end_log(self, message: Message, verdict: str, now_ms: int) -> None:
+        """A log message is over, for everybody."""
+        sequence = message.sequence
+        self.give_verdict(message, verdict, now_ms)
+        self.withdraw_copies(message)
+        self.free_payload(message)
+        self.rows.delete(self.keys.log(sequence))
+        if message.header.priority is not None:
+            rank = rank_of(message.header.priority, sequence)
+            self.rows.delete(self.keys.waiting(COMMON, rank))
+        self.rows.delete_range(*self.keys.fared_all(sequence))
+        self.places.pop(sequence, None)
+        self.log_held -= 1
+        self.head_dirty = True
+        self.resolved_current(sequence)
+
+    def withdraw_copies(self, message: Message) -> None:
+        """Nobody gets it any more; what is out comes back without a trace."""
+        assert message.copies is not None
+        for delivery in list(message.copies.values()):
+            receiver = delivery.receiver
+            assert receiver is not None
+            if delivery.page is not None:
+                self.release(delivery)
+            if delivery.placed:
+                self.rows.delete(self.keys.exception(receiver.number, delivery.sequence))
+            self.leave_log(delivery, receiver)
+            self.release_receiver_key(delivery, receiver)
+
+    def give_verdict(self, message: Message, verdict: str, now_ms: int) -> None:
+        """Answers the publisher and keeps history, once; a log message may live on after it."""
+        fared = [
+            unpack(row, 6) for _, row in self.rows.scan(*self.keys.fared_all(message.sequence))
+        ]
+        if message.producer is not None:
+            statuses = {name: status for name, status, *_ in fared}
+            self.resolve(message, verdict, statuses, now_ms)
+            message.producer = None
+        if message.flags & HAS_PRODUCER:
+            message.flags &= ~HAS_PRODUCER
+            self.asked -= 1
+            self.head_dirty = True
+        if self.settings.history != "none":
+            ladder = {name: rest for name, *rest in fared}
+            self.write_history(message, verdict, ladder, now_ms)
+
+    # --- online copies ----------------------------------------------------------------------
+
+    def end_copy(self, delivery: Delivery, status: Status, now_ms: int) -> None:
+        """One receiver's copy of an online message is final; it is not out."""
+        receiver, message = delivery.receiver, delivery.message
+        assert receiver is not None and message.copies is not None
+        delivery.waits = False
+        if message.copies.pop(receiver.number, None) is None:
+            return
+        receiver.copies_count -= 1
+        if message.statuses is not None:
+            message.statuses[receiver.name] = _NAMES[status]
+        self.release_receiver_key(delivery, receiver)
+        self.current_done_by(message.sequence, receiver.number)
+        if not message.copies:
+            self.end_online(message, now_ms)
+
+    def end_online(self, message: Message, now_ms: int) -> None:
+        self.memory.pop(message.sequence, None)
+        statuses = message.statuses or {}
+        bad = any(status in ("failed", "unreachable") for status in statuses.values())
+        verdict = FAILED if bad else OK
+        self.free_payload(message)
+        if message.producer is not None:
+            self.resolve(message, verdict, statuses, now_ms)
+        if self.settings.history != "none":
+            ladder = {
+                name: [status, 1, message.accepted_ms, 0, now_ms]
+                for name, status in statuses.items()
+            }
+            self.write_history(message, verdict, ladder, now_ms)
+        self.resolved_current(message.sequence)
+
+    def drop_copies(self, message: Message, now_ms: int) -> None:
+        """An online message is dropped, with every copy that is not final."""
+        assert message.copies is not None
+        for delivery in list(message.copies.values()):
+            if delivery.page is not None:
+                self.release(delivery)
+            delivery.waits = False
+            receiver = delivery.receiver
+            assert receiver is not None
+            receiver.copies_count -= 1
+            self.release_receiver_key(delivery, receiver)
+        message.copies.clear()
+        self.memory.pop(message.sequence, None)
+        self.free_payload(message)
+        if message.producer is not None:
+            self.resolve(message, DROPPED, message.statuses or {}, now_ms)
+        self.resolved_current(message.sequence)
+
+    # --- receipts and history ---------------------------------------------------------------
+
+    def resolve(
+        self, message: Message, verdict: str, statuses: dict[str, str], now_ms: int
+    ) -> None:
+        """Tells the publisher how it ended and keeps the outcome for as long as it may ask."""
+        producer = message.producer
+        assert producer is not None
+        self.outcomes.file(producer, message.number, verdict, statuses, now_ms)
+        node = self.producers.node_of(producer)
+        self.effects.append(Resolved(node, producer, message.number, verdict, statuses))
+
+    def drop_producer_row(self, message: Message) -> None:
+        """The verdict is given and the message lives on: a restart must not give it again."""
+        record = self.record_of("l", message.sequence)
+        if record is not None:
+            record.flags &= ~HAS_PRODUCER
+            record.producer = None
+            self.rows.put(self.keys.log(message.sequence), encode_record(record))
+
+    def keep_history(self, message: Message, verdict: str, delivery: Delivery, now_ms: int) -> None:
+        """History of a message that had one delivery."""
+        ladder: dict[str, list[object]] = {}
+        if delivery.receiver is not None:
+            times = [delivery.sent_ms, delivery.received_ms, now_ms]
+            ladder[delivery.receiver.name] = [_NAMES[delivery.status], delivery.attempts, *times]
+        self.write_history(message, verdict, ladder, now_ms)
+
+    def write_history(
+        self, message: Message, verdict: str, ladder: dict[str, list[object]], now_ms: int
+    ) -> None:
+        payload = self.payload_of(message) if self.settings.history == "full" else None
+        value = pack(
+            message.id,
+            message.header.encoded,
+            payload,
+            message.accepted_ms,
+            now_ms,
+            verdict,
+            ladder,
+        )
+        self.rows.put(self.keys.history(now_ms, message.sequence), value)
+
+    # --- a blocking topic -------------------------------------------------------------------
+
+    def resolved_current(self, sequence: int) -> None:
+        if self.current == sequence:
+            self.current = None
+            self.current_for.clear()
+
+    def current_done_by(self, sequence: int, receiver: int) -> None:
+        if self.current == sequence:
+            self.current_for.discard(receiver)
+            if not self.current_for:
+                self.current = None
+
+
+def status_name(status: Status) -> str:
+    return _NAMES[status]

@@ -1,0 +1,176 @@
+"""What is out, with whom, until when.
+
+Deliveries that went out together, to one endpoint, on one step of the ladder, are one *page*: they
+share a deadline and one row on disk. So the cost of remembering what is out is paid once a batch,
+not once a message. A page's row is written at the end of the turn and never changed: an entry that
+is finished is recognised at recovery by the state of its message.
+
+I1 A delivery that is out is in exactly one page, and its page has it.
+I2 A page is in the heap once for its present deadline; entries for earlier ones are stale.
+"""
+
+from heapq import heapify, heappop, heappush
+
+from asterism.actors.delivery import MEMORY_KIND, Delivery
+from asterism.actors.receivers import Endpoint, Receiver
+from asterism.message import Status
+from asterism.rows import Rows
+from asterism.storage.keys import TopicKeys
+from asterism.storage.records import PageRecord, encode_page
+
+
+class Page:
+    """Deliveries that went out together."""
+
+    __slots__ = ("deadline_ms", "deliveries", "extended", "number", "receiver", "started_ms",
+                 "status", "stored", "wants_row")  # fmt: skip
+
+    def __init__(self, number: int, receiver: Receiver, status: Status, now_ms: int) -> None:
+        self.number = number
+        self.receiver = receiver
+        self.status = status
+        self.started_ms = now_ms
+        self.deadline_ms = 0
+        self.deliveries: dict[int, Delivery] = {}
+        self.extended = False  # its deadline was asked for, and no setting moves it
+        self.stored = False
+        self.wants_row = False
+
+
+class Pages:
+    """All pages of a topic."""
+
+    def __init__(self, rows: Rows, keys: TopicKeys) -> None:
+        self._rows = rows
+        self._keys = keys
+        self._heap: list[tuple[int, int, Page]] = []
+        self._open: dict[tuple[int, int, int], Page] = {}  # of this command, still being filled
+        self._fresh: list[Page] = []  # of this turn, row not yet written
+        self._pages: dict[int, Page] = {}
+        self.next_number = 1
+        self.out = 0  # deliveries out
+
+    def add(
+        self, delivery: Delivery, receiver: Receiver, endpoint: Endpoint | None, now_ms: int
+    ) -> None:
+        """A delivery went out: it joins this command's page of its endpoint."""
+        durable = delivery.message.kind != MEMORY_KIND
+        key = (receiver.number, id(endpoint), delivery.status + durable * 16)
+        page = self._open.get(key)
+        # A page without an endpoint is one order of the work queue, and those outlive restarts one
+        # by one: each has a page of its own.
+        if page is None or endpoint is None:
+            page = self._open_page(receiver, delivery.status, now_ms)
+            page.wants_row = durable
+            self._open[key] = page
+        page.deliveries[delivery.sequence] = delivery
+        delivery.page = page
+        self.out += 1
+
+    def _open_page(self, receiver: Receiver, status: Status, now_ms: int) -> Page:
+        page = Page(self.next_number, receiver, status, now_ms)
+        self.next_number += 1
+        page.deadline_ms = now_ms + receiver.timeout_ms(status)
+        heappush(self._heap, (page.deadline_ms, page.number, page))
+        self._pages[page.number] = page
+        self._fresh.append(page)
+        return page
+
+    def restore(self, page: Page) -> None:
+        """A page of the work queue that outlived a restart."""
+        page.stored = page.wants_row = True
+        self._pages[page.number] = page
+        heappush(self._heap, (page.deadline_ms, page.number, page))
+        self.out += len(page.deliveries)
+
+    def remove(self, delivery: Delivery) -> None:
+        """A delivery is out no longer."""
+        page = delivery.page
+        assert page is not None
+        delivery.page = None
+        self.out -= 1
+        del page.deliveries[delivery.sequence]
+        if not page.deliveries:
+            self._pages.pop(page.number, None)
+            if page.stored:
+                self._rows.delete(self._keys.page(page.number))
+
+    def extend(self, deliveries: list[Delivery], deadline_ms: int, now_ms: int) -> None:
+        """Gives these deliveries a deadline of their own."""
+        pages: dict[tuple[int, int], Page] = {}
+        for delivery in deliveries:
+            receiver = delivery.receiver
+            assert receiver is not None
+            wants_row = delivery.message.kind != MEMORY_KIND
+            self.remove(delivery)
+            key = (receiver.number, delivery.status * 2 + wants_row)
+            page = pages.get(key)
+            if page is None or delivery.endpoint is None:
+                page = pages[key] = self._open_page(receiver, delivery.status, now_ms)
+                page.extended = True
+                page.wants_row = wants_row
+                page.deadline_ms = deadline_ms
+                heappush(self._heap, (deadline_ms, page.number, page))
+            page.deliveries[delivery.sequence] = delivery
+            delivery.page = page
+            self.out += 1
+
+    def due(self, now_ms: int) -> list[Delivery]:
+        """The deliveries whose deadline has passed; they stay out until they are removed."""
+        passed: list[Delivery] = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            deadline_ms, _, page = heappop(self._heap)
+            if page.deliveries and page.deadline_ms == deadline_ms:
+                passed.extend(page.deliveries.values())
+        return passed
+
+    def next_due_ms(self) -> int | None:
+        while self._heap:
+            deadline_ms, _, page = self._heap[0]
+            if page.deliveries and page.deadline_ms == deadline_ms:
+                return deadline_ms
+            heappop(self._heap)
+        return None
+
+    def settings_changed(self) -> None:
+        """Timeouts changed: they hold for what is out already, unless it asked for its own."""
+        for page in self._pages.values():
+            if not page.extended:
+                page.deadline_ms = page.started_ms + page.receiver.timeout_ms(page.status)
+        self._heap = [(page.deadline_ms, page.number, page) for page in self._pages.values()]
+        heapify(self._heap)
+
+    def close_open(self) -> None:
+        """The command is over: what goes out next begins new pages."""
+        self._open.clear()
+
+    def write_rows(self) -> None:
+        """Writes the turn's new pages; those that are empty again never reach the disk."""
+        for page in self._fresh:
+            if page.deliveries and page.wants_row:
+                page.stored = True
+                entries = [(held.sequence, held.attempts) for held in page.deliveries.values()]
+                record = PageRecord(
+                    page.status, page.receiver.number, page.started_ms, page.deadline_ms, entries
+                )
+                self._rows.put(self._keys.page(page.number), encode_page(record))
+        self._fresh.clear()
+
+    def counts(self, kinds: tuple[int, ...]) -> tuple[int, int]:
+        """How many deliveries of these kinds are sent, and how many received."""
+        counted = {Status.SENT: 0, Status.RECEIVED: 0}
+        for page in self._pages.values():
+            for delivery in page.deliveries.values():
+                counted[page.status] += delivery.message.kind in kinds
+        return counted[Status.SENT], counted[Status.RECEIVED]
+
+    def forget_all(self) -> None:
+        """The topic was cleared: its rows are gone already."""
+        for page in self._pages.values():
+            for delivery in page.deliveries.values():
+                delivery.page = None
+        self._heap.clear()
+        self._open.clear()
+        self._fresh.clear()
+        self._pages.clear()
+        self.out = 0

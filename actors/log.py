@@ -1,0 +1,255 @@
+"""The log: durable messages that every interested receiver gets a copy of.
+
+Nothing is written per receiver when a message is accepted. Each receiver reads the log at its own
+pace: what is near its head is in its window, the rest it finds by a walk over the rows. What it
+has done is one number, its *floor*, and an ``x`` row for each message done out of order; what it
+failed or had moved has a ``d`` row (and a ``w`` row where it waits again).
+
+I1 Every log message of rank below a receiver's ``horizon`` that it is owed is in ``known``.
+I2 A log message before the floor is done, or has a ``d`` row, or is not for this receiver.
+I3 A message with ``max_receivers`` has at most that many deliveries out, done or parked; others
+   who want it have it in ``held_back``, so that it goes on to them when a place falls free.
+"""
+
+from collections.abc import Callable, Iterator
+from heapq import merge
+
+from asterism import limits
+from asterism.actors.delivery import LOG_KIND, Delivery, Message
+from asterism.actors.pool import message_of
+from asterism.actors.receivers import Receiver, Receivers
+from asterism.message import Header
+from asterism.rows import Rows
+from asterism.storage.keys import COMMON, NONE_RANK, RANK_END, TopicKeys, number_at_end
+from asterism.storage.records import NATURAL, Record, decode_record, unpack
+
+_POSITION = (1 << 64) - 1
+# Rank, sequence, what waits (None: passed over), the attempts of one that this receiver had moved.
+_Step = tuple[int, int, Record | None, int | None]
+
+
+class Places:
+    """The deliveries of one message with ``max_receivers``, by receiver."""
+
+    __slots__ = ("done", "held_back", "out", "parked")
+
+    def __init__(self) -> None:
+        self.out: set[int] = set()
+        self.done: set[int] = set()
+        self.parked: set[int] = set()
+        self.held_back: dict[int, Delivery] = {}
+
+    def taken(self) -> int:
+        return len(self.out) + len(self.done) + len(self.parked)
+
+
+class Log:
+    """Reads the log for every receiver of a topic."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        keys: TopicKeys,
+        receivers: Receivers,
+        header_of: Callable[[bytes], Header],
+        returned: Callable[[int, int], tuple[int, int]],
+    ) -> None:
+        self._rows = rows
+        self._keys = keys
+        self._receivers = receivers
+        self._header_of = header_of
+        self._returned = returned
+        self.messages: dict[int, Message] = {}  # those some receiver has a delivery of in memory
+        self.low_sequence = 0
+        self.unfinished = False
+
+    def offer(
+        self, message: Message, receiver: Receiver, rank: int, attempts: int = 0
+    ) -> Delivery | None:
+        """A receiver is owed a message: in memory if it is near its head, else on disk alone."""
+        if rank >= receiver.horizon:
+            return None
+        delivery = Delivery(message, rank, attempts)
+        self._keep(delivery, receiver)
+        return delivery
+
+    def put_back(self, delivery: Delivery, receiver: Receiver) -> None:
+        """A delivery that was out, or set aside, waits again."""
+        self.forget(delivery, receiver)
+        if delivery.rank < receiver.horizon:
+            self._keep(delivery, receiver)
+
+    def _keep(self, delivery: Delivery, receiver: Receiver) -> None:
+        message = delivery.message
+        assert message.copies is not None
+        delivery.receiver = receiver
+        message.copies[receiver.number] = receiver.known[delivery.sequence] = delivery
+        self.messages[delivery.sequence] = message
+        receiver.window.push(delivery)
+        if len(receiver.window) > limits.WINDOW_MAX:
+            cut = receiver.window.cut(limits.WINDOW_MAX // 2)
+            if cut:
+                receiver.horizon = cut[0].rank
+            for dropped in cut:
+                self.forget(dropped, receiver)
+
+    def forget(self, delivery: Delivery, receiver: Receiver) -> None:
+        """A delivery is no longer in memory."""
+        message = delivery.message
+        assert message.copies is not None
+        if receiver.known.pop(delivery.sequence, None) is not None:
+            del message.copies[receiver.number]
+            if not message.copies:
+                self.messages.pop(delivery.sequence, None)
+
+    def head(self, receiver: Receiver) -> Delivery | None:
+        """The receiver's next of the log, read from disk if it must be."""
+        head = receiver.window.head()
+        if head is None and receiver.horizon != RANK_END:
+            self._fill(receiver)
+            head = receiver.window.head()
+        return head
+
+    # --- walking --------------------------------------------------------------------------
+
+    def _fill(self, receiver: Receiver) -> None:
+        start, receiver.horizon = receiver.horizon, RANK_END
+        budget, added = limits.SCAN_ROWS_MAX, 0
+        for rank, sequence, record, attempts in self._walk(receiver, start):
+            if added >= limits.WINDOW_MAX or budget <= 0:
+                receiver.horizon = rank
+                self.unfinished |= not added
+                return
+            budget -= 1
+            if record is not None and sequence not in receiver.known:
+                header = self._header_of(record.header)
+                if receiver.number in self._receivers.audience(header.subjects):
+                    self._add(receiver, rank, sequence, record, attempts)
+                    added += 1
+
+    def _add(
+        self, receiver: Receiver, rank: int, sequence: int, record: Record, attempts: int | None
+    ) -> None:
+        message = self.messages.get(sequence)
+        if message is None:
+            message = message_of(sequence, record, self._header_of(record.header), LOG_KIND)
+        back, holder = self._returned(receiver.number, sequence)
+        delivery = Delivery(message, rank, max(attempts or 0, back))
+        delivery.placed = attempts is not None
+        delivery.holder = holder
+        delivery.receiver = receiver
+        assert message.copies is not None
+        message.copies[receiver.number] = receiver.known[sequence] = delivery
+        self.messages[sequence] = message
+        receiver.window.push(delivery)
+
+    def _walk(self, receiver: Receiver, start: int) -> Iterator[_Step]:
+        yield from merge(
+            self._own_rows(receiver, start),
+            self._common_rows(receiver, start),
+            self._natural_rows(receiver, start),
+            key=_rank_of_step,
+        )
+
+    def _own_rows(self, receiver: Receiver, start: int) -> Iterator[_Step]:
+        """What this receiver alone had moved."""
+        if not receiver.durable:
+            return
+        keys, rows, number = self._keys, self._rows, receiver.number
+        for key, value in rows.scan(keys.waiting(number, start), keys.waiting_end(number)):
+            rank, sequence = number_at_end(key, 12), int.from_bytes(value, "big")
+            row = rows.get(keys.log(sequence))
+            exception = rows.get(keys.exception(number, sequence))
+            assert row is not None and exception is not None, (
+                "a place in the log without its message"
+            )
+            _, _, attempts, _ = unpack(exception, 4)
+            yield rank, sequence, decode_record(row), attempts
+
+    def _common_rows(self, receiver: Receiver, start: int) -> Iterator[_Step]:
+        """Messages with a priority."""
+        keys, rows = self._keys, self._rows
+        for key, value in rows.scan(keys.waiting(COMMON, start), keys.waiting_end(COMMON)):
+            rank, sequence = number_at_end(key, 12), int.from_bytes(value, "big")
+            if sequence < receiver.floor or self._is_excepted(receiver, sequence):
+                yield rank, sequence, None, None
+                continue
+            row = rows.get(keys.log(sequence))
+            assert row is not None, "a place in the log without its message"
+            yield rank, sequence, decode_record(row), None
+
+    def _natural_rows(self, receiver: Receiver, start: int) -> Iterator[_Step]:
+        first = max(
+            self.low_sequence, receiver.floor, start & _POSITION if start >= NONE_RANK else 0
+        )
+        excepted = self._exceptions(receiver, first)
+        exception = next(excepted, RANK_END)
+        for key, row in self._rows.scan(self._keys.log(first), self._keys.range_of("l")[1]):
+            sequence = number_at_end(key)
+            while exception < sequence:
+                exception = next(excepted, RANK_END)
+            passed = row[0] != NATURAL or exception == sequence
+            yield NONE_RANK | sequence, sequence, None if passed else decode_record(row), None
+
+    def _exceptions(self, receiver: Receiver, first: int) -> Iterator[int]:
+        """The sequences from ``first`` on that this receiver has done, moved or parked."""
+        if not receiver.durable:
+            return
+        keys, rows, number = self._keys, self._rows, receiver.number
+        moved = rows.scan(keys.exception(number, first), keys.exception(number + 1, 0))
+        done = rows.scan(keys.done(number, first), keys.done(number + 1, 0))
+        for key in merge((number_at_end(k) for k, _ in moved), (number_at_end(k) for k, _ in done)):
+            yield key
+
+    def _is_excepted(self, receiver: Receiver, sequence: int) -> bool:
+        if not receiver.durable:
+            return False
+        keys, rows, number = self._keys, self._rows, receiver.number
+        return (
+            rows.get(keys.exception(number, sequence)) is not None
+            or rows.get(keys.done(number, sequence)) is not None
+        )
+
+    # --- what a receiver has done -----------------------------------------------------------
+
+    def settle(self, receiver: Receiver, next_sequence: int) -> None:
+        """Writes down what a durable receiver finished in this turn."""
+        rows, keys, number = self._rows, self._keys, receiver.number
+        floor = self._floor(receiver, next_sequence)
+        if floor > receiver.floor:
+            if receiver.marks:
+                rows.delete_range(keys.done(number, receiver.floor), keys.done(number, floor))
+            receiver.floor = floor
+        for sequence in receiver.done_now:
+            if sequence >= receiver.floor:
+                rows.put(keys.done(number, sequence), b"")
+                receiver.marks = True
+        receiver.done_now.clear()
+        if receiver.stored_floor != receiver.floor:
+            receiver.stored_floor = receiver.floor
+            rows.put(keys.floor(number), receiver.floor.to_bytes(8, "big"))
+
+    def _floor(self, receiver: Receiver, next_sequence: int) -> int:
+        """All log messages before it are done by this receiver, or have a row of their own."""
+        horizon = receiver.horizon
+        if horizon < NONE_RANK:
+            return receiver.floor
+        floor = next_sequence if horizon == RANK_END else horizon & _POSITION
+        for sequence, delivery in receiver.known.items():
+            if sequence < floor and not delivery.placed:
+                floor = sequence
+        return floor
+
+    def forget_receiver(self, receiver: Receiver) -> None:
+        """A receiver ends, begins anew or is moved: nothing of the log is in memory for it."""
+        for delivery in list(receiver.known.values()):
+            delivery.waits = False
+            self.forget(delivery, receiver)
+        receiver.window.drain()
+        for aside in receiver.locks.drain():
+            if aside.message.kind != LOG_KIND:
+                receiver.copies.push(aside)
+
+
+def _rank_of_step(step: _Step) -> int:
+    return step[0]

@@ -1,0 +1,372 @@
+"""The pool: messages of which one receiver takes one copy (push, and durable with one receiver).
+
+Waiting messages with the same audience form a *lane*; a receiver takes from every lane whose
+audience it is in, so that a message nobody here wants holds up only its own lane. A lane keeps a
+window of its head in memory; what lies behind is found again by a walk over the rows.
+
+I1 Every waiting durable message of rank below ``frontier`` has been seen, and is in its lane's
+   window unless its rank is at or above that lane's ``spill``. What has not been seen is on disk.
+I2 ``live`` holds every delivery of the pool that is in memory, under its sequence: waiting, set
+   aside behind an ordering key, or out. A walk skips what is there.
+I3 No natural row below ``low_sequence`` waits or is out: a walk never starts before it, so that it
+   does not read the remains of what was consumed long ago.
+"""
+
+from collections.abc import Callable, Iterator
+from heapq import merge
+
+from asterism import limits
+from asterism.actors.delivery import MEMORY_KIND, POOL_KIND, Delivery, Message
+from asterism.actors.queue import KeyLocks, Window
+from asterism.actors.receivers import Receiver, Receivers
+from asterism.message import Header
+from asterism.rows import Rows
+from asterism.storage.keys import (
+    NONE_RANK,
+    POOL,
+    RANK_END,
+    WORK,
+    TopicKeys,
+    number_at_end,
+)
+from asterism.storage.records import NATURAL, PLACED, Record, decode_record
+
+_POSITION = (1 << 64) - 1
+
+
+class Lane:
+    """Waiting messages of one audience."""
+
+    __slots__ = ("audience", "memory", "ready", "spill", "window")
+
+    def __init__(self, audience: frozenset[int]) -> None:
+        self.audience = audience
+        self.window = Window()  # durable
+        self.memory = Window()  # push
+        self.spill: int | None = None  # durable ones from this rank on are on disk only
+        self.ready: dict[Receiver, None] = {}  # of the audience, those that had credit when asked
+
+    def head(self, frontier: int) -> Delivery | None:
+        """The next to go, unless one that is not in memory comes before it."""
+        first = self.window.head()
+        pushed = self.memory.head()
+        if pushed is not None and (first is None or pushed.rank < first.rank):
+            first = pushed
+        if first is None or first.rank >= (frontier if self.spill is None else self.spill):
+            return None
+        return first
+
+    def take(self, head: Delivery) -> None:
+        """Takes what ``head`` returned."""
+        taken = (self.memory if head.message.kind == MEMORY_KIND else self.window).pop()
+        assert taken is head
+
+    def next_ready(self) -> Receiver | None:
+        """The receiver whose turn it is among those with credit."""
+        ready = self.ready
+        while ready:
+            receiver = next(iter(ready))
+            del ready[receiver]
+            if receiver.credit > 0:
+                ready[receiver] = None
+                return receiver
+        return None
+
+
+class Pool:
+    """All lanes of a topic."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        keys: TopicKeys,
+        receivers: Receivers,
+        header_of: Callable[[bytes], Header],
+        returned: Callable[[int, int], tuple[int, int]],
+    ) -> None:
+        self._rows = rows
+        self._keys = keys
+        self._receivers = receivers
+        self._header_of = header_of
+        self._returned = returned
+        self._lanes: dict[frozenset[int], Lane] = {}
+        self._epoch = 0
+        self.live: dict[int, Delivery] = {}
+        self.locks = KeyLocks()
+        self.frontier = RANK_END
+        self.low_sequence = 0
+        self.unfinished = False  # a walk stopped for this turn and wants another
+        self.memory_count = 0
+
+    # --- lanes ----------------------------------------------------------------------------
+
+    def lane_of(self, header: Header, pushed: bool) -> Lane:
+        if self._epoch != self._receivers.epoch:
+            self._regroup()
+        audience = self._receivers.audience(header.subjects)
+        if pushed and WORK in audience:
+            audience -= {WORK}
+        lane = self._lanes.get(audience)
+        return self._new_lane(audience) if lane is None else lane
+
+    def _new_lane(self, audience: frozenset[int]) -> Lane:
+        if len(self._lanes) >= limits.LANES_MAX:
+            self._forget_empty_lanes()
+        lane = self._lanes[audience] = Lane(audience)
+        for number in audience:
+            receiver = self._receivers.by_number[number]
+            receiver.lanes[lane] = None
+            if receiver.credit:
+                lane.ready[receiver] = None
+        return lane
+
+    def _forget_empty_lanes(self) -> None:
+        for lane in list(self._lanes.values()):
+            if lane.spill is None and not lane.window and not lane.memory:
+                self._forget_lane(lane)
+
+    def _forget_lane(self, lane: Lane) -> None:
+        del self._lanes[lane.audience]
+        for number in lane.audience:
+            receiver = self._receivers.by_number.get(number)
+            if receiver is not None:
+                receiver.lanes.pop(lane, None)
+
+    def _regroup(self) -> None:
+        """Audiences changed: sorts what waits in memory into lanes anew."""
+        self._epoch = self._receivers.epoch
+        lanes = list(self._lanes.values())
+        complete = self.frontier == RANK_END and all(lane.spill is None for lane in lanes)
+        low = self._low_rank()
+        for lane in lanes:
+            self._forget_lane(lane)
+        for lane in lanes:
+            for delivery in lane.memory.drain():
+                self.lane_of(delivery.message.header, True).memory.push(delivery)
+            waiting = lane.window.drain()
+            if complete:
+                for delivery in waiting:
+                    self._keep(delivery, self.lane_of(delivery.message.header, False))
+            else:
+                for delivery in waiting:
+                    del self.live[delivery.sequence]
+        if not complete:
+            self.frontier = low
+
+    def _low_rank(self) -> int:
+        """Below this rank nothing waits on disk that is not in ``live`` or set aside."""
+        low = self.frontier
+        for lane in self._lanes.values():
+            head = lane.window.head()
+            if head is not None:
+                low = min(low, head.rank)
+            if lane.spill is not None:
+                low = min(low, lane.spill)
+        return low
+
+    def wake(self, receiver: Receiver) -> None:
+        """A receiver has credit again."""
+        for lane in receiver.lanes:
+            lane.ready[receiver] = None
+
+    # --- waiting --------------------------------------------------------------------------
+
+    def offer(self, delivery: Delivery, lane: Lane | None = None) -> Lane:
+        """A delivery waits: in memory if it is near enough to the head, else on disk alone."""
+        message = delivery.message
+        pushed = message.kind == MEMORY_KIND
+        if lane is None:
+            lane = self.lane_of(message.header, pushed)
+        if pushed:
+            self.live[delivery.sequence] = delivery
+            lane.memory.push(delivery)
+        elif delivery.rank < (self.frontier if lane.spill is None else lane.spill):
+            self._keep(delivery, lane)
+        else:
+            self.live.pop(delivery.sequence, None)
+        return lane
+
+    def _keep(self, delivery: Delivery, lane: Lane) -> None:
+        if lane.spill is not None and delivery.rank >= lane.spill:
+            self.live.pop(delivery.sequence, None)
+            return
+        self.live[delivery.sequence] = delivery
+        lane.window.push(delivery)
+        if len(lane.window) > limits.WINDOW_MAX:
+            cut = lane.window.cut(limits.WINDOW_MAX // 2)
+            if cut:
+                lane.spill = cut[0].rank
+            for dropped in cut:
+                del self.live[dropped.sequence]
+
+    def best_for(self, receiver: Receiver) -> tuple[Lane, Delivery] | None:
+        """The delivery of least rank that this receiver may take, walking the rows if it must."""
+        if self._epoch != self._receivers.epoch:
+            self._regroup()
+        best = self._best_in_memory(receiver)
+        if best is None and self.fill_for(receiver):
+            best = self._best_in_memory(receiver)
+        return best
+
+    def _best_in_memory(self, receiver: Receiver) -> tuple[Lane, Delivery] | None:
+        best: tuple[Lane, Delivery] | None = None
+        for lane in receiver.lanes:
+            head = lane.head(self.frontier)
+            if head is not None and (best is None or head.rank < best[1].rank):
+                best = (lane, head)
+        # What lies behind a spill of another of its lanes may come first.
+        if best is not None and len(receiver.lanes) > 1:
+            rank = best[1].rank
+            for lane in receiver.lanes:
+                if lane.spill is not None and lane.spill <= rank:
+                    return None
+        return best
+
+    def first(self) -> Delivery | None:
+        """The delivery of least rank, whether or not anybody could take it."""
+        if self._epoch != self._receivers.epoch:
+            self._regroup()
+        while True:
+            lanes = list(self._lanes.values())
+            heads = [head for lane in lanes if (head := lane.head(self.frontier)) is not None]
+            best = min(heads, key=_rank_of_delivery, default=None)
+            behind = [
+                lane
+                for lane in lanes
+                if lane.spill is not None and (best is None or lane.spill <= best.rank)
+            ]
+            if not behind and (best is not None or self.frontier == RANK_END):
+                return best
+            budget, found = limits.SCAN_ROWS_MAX, False
+            for lane in behind:
+                budget, added = self._refill(lane, budget)
+                found |= added
+            if not behind:
+                found = self._advance(budget)
+            if not found and self.unfinished:
+                return None
+
+    def fill_for(self, receiver: Receiver) -> bool:
+        """Reads on from disk for a receiver that found nothing; is there something now?"""
+        budget = limits.SCAN_ROWS_MAX
+        filled = False
+        for lane in list(receiver.lanes):
+            if lane.spill is not None and len(lane.window) < limits.WINDOW_LOW:
+                budget, found = self._refill(lane, budget)
+                filled |= found
+        if self.frontier != RANK_END and not filled:
+            filled = self._advance(budget)
+        return filled
+
+    # --- walking --------------------------------------------------------------------------
+
+    def _refill(self, lane: Lane, budget: int) -> tuple[int, bool]:
+        """Reads a lane's messages from its spill on."""
+        assert lane.spill is not None
+        start, lane.spill = lane.spill, None
+        added = 0
+        for rank, sequence, record in self._walk(start):
+            if rank >= self.frontier:
+                break
+            if added >= limits.WINDOW_MAX or budget <= 0:
+                lane.spill = rank
+                self.unfinished |= not added
+                break
+            budget -= 1
+            if record is not None and sequence not in self.live:
+                delivery = self._delivery(rank, sequence, record)
+                if self.lane_of(delivery.message.header, False) is lane:
+                    self.live[sequence] = delivery
+                    lane.window.push(delivery)
+                    added += 1
+        return budget, added > 0
+
+    def _advance(self, budget: int) -> bool:
+        """Moves the frontier: reads what nobody has seen yet into its lanes."""
+        start, self.frontier = self.frontier, RANK_END
+        added = 0
+        for rank, sequence, record in self._walk(start):
+            if added >= limits.WINDOW_MAX or budget <= 0:
+                self.frontier = rank
+                self.unfinished |= not added
+                break
+            budget -= 1
+            if record is not None and sequence not in self.live:
+                delivery = self._delivery(rank, sequence, record)
+                lane = self.lane_of(delivery.message.header, False)
+                if lane.spill is None and len(lane.window) >= limits.WINDOW_MAX:
+                    lane.spill = rank
+                if lane.spill is None:
+                    self.live[sequence] = delivery
+                    lane.window.push(delivery)
+                    added += 1
+        return added > 0
+
+    def _walk(self, start: int) -> Iterator[tuple[int, int, Record | None]]:
+        """The waiting messages on disk from a rank on, in order; ``None`` for a row passed over."""
+        yield from merge(self._placed_rows(start), self._natural_rows(start), key=_rank_of_row)
+
+    def _placed_rows(self, start: int) -> Iterator[tuple[int, int, Record | None]]:
+        keys, rows = self._keys, self._rows
+        for key, value in rows.scan(keys.waiting(POOL, start), keys.waiting_end(POOL)):
+            rank, sequence = number_at_end(key, 12), int.from_bytes(value, "big")
+            if sequence in self.live:
+                yield rank, sequence, None
+                continue
+            row = rows.get(keys.pool(sequence))
+            assert row is not None and row[0] == PLACED, "a place in the pool without its message"
+            yield rank, sequence, decode_record(row)
+
+    def _natural_rows(self, start: int) -> Iterator[tuple[int, int, Record | None]]:
+        first = max(self.low_sequence, start & _POSITION if start >= NONE_RANK else 0)
+        for key, row in self._rows.scan(self._keys.pool(first), self._keys.range_of("m")[1]):
+            sequence = number_at_end(key)
+            passed = row[0] != NATURAL or sequence in self.live
+            yield NONE_RANK | sequence, sequence, None if passed else decode_record(row)
+
+    def _delivery(self, rank: int, sequence: int, record: Record) -> Delivery:
+        message = message_of(sequence, record, self._header_of(record.header), POOL_KIND)
+        attempts, holder = self._returned(POOL, sequence)
+        delivery = Delivery(message, rank, max(record.attempts, attempts))
+        delivery.placed = record.state == PLACED
+        delivery.holder = holder or record.holder
+        return delivery
+
+    def raise_low_sequence(self, next_sequence: int) -> None:
+        """Finds anew from where on natural rows may still matter."""
+        low = self._low_rank()
+        if low >= NONE_RANK:
+            unseen = low & _POSITION if low < RANK_END else next_sequence
+            self.low_sequence = max(self.low_sequence, min(unseen, *self.live, next_sequence))
+
+    def forget_all(self) -> None:
+        """The topic was cleared."""
+        for delivery in self.live.values():
+            delivery.waits = False
+        for lane in list(self._lanes.values()):
+            self._forget_lane(lane)
+        self.live.clear()
+        self.locks = KeyLocks()
+        self.frontier = RANK_END
+        self.unfinished = False
+        self.memory_count = 0
+
+
+def _rank_of_delivery(delivery: Delivery) -> int:
+    return delivery.rank
+
+
+def _rank_of_row(row: tuple[int, int, Record | None]) -> int:
+    return row[0]
+
+
+def message_of(sequence: int, record: Record, header: Header, kind: int) -> Message:
+    """The message of a row; a large payload is left on disk until it is sent."""
+    payload = record.payload if len(record.payload) <= limits.WINDOW_RECORD_BYTES_MAX else None
+    message = Message(
+        sequence, record.id, header, payload, record.accepted_ms, record.expires_ms, kind
+    )
+    message.flags = record.flags
+    message.producer = record.producer
+    message.number = record.number
+    return message

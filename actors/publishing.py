@@ -1,0 +1,376 @@
+"""Publishing: what is accepted, what is refused, where an accepted message waits."""
+
+from heapq import heappush
+
+from asterism import limits
+from asterism.actors.delivery import MEMORY_KIND, POOL_KIND, Delivery, Message, kind_of
+from asterism.actors.dispatch import Dispatch
+from asterism.actors.endings import DROPPED, digest_of
+from asterism.actors.pool import message_of
+from asterism.actors.producers import Producer, Result
+from asterism.commands import AwaitReceipts, Publish
+from asterism.effects import Accepted, Refusal, Reply
+from asterism.errors import PeerError
+from asterism.message import NEVER_MS, Header, Mode, Status
+from asterism.settings import DropOld
+from asterism.storage.keys import (
+    COMMON,
+    DUE_DELAY,
+    DUE_EXPIRE,
+    POOL,
+    WORK,
+    rank_of,
+)
+from asterism.storage.records import DELAYED, HAS_DUE, HAS_PRODUCER, NATURAL, PLACED, encode_fields
+
+
+class Publishing(Dispatch):
+    """Accepts messages."""
+
+    def on_publish(self, command: Publish, now_ms: int) -> None:
+        producer = None
+        known: list[Result] = []
+        first = command.first
+        if command.producer is not None:
+            producer = self.producers.get(command.producer)
+            producer.node = command.node
+            known = self.producers.answered(producer, first, len(command.messages))
+        fresh = self.accept_all(command, len(known), now_ms)
+        if command.producer is not None:
+            assert producer is not None
+            self.producers.record(command.producer, producer, fresh, command.settled, now_ms)
+        self.effects.append(Accepted(command.node, command.request, tuple(known + fresh)))
+
+    def accept_all(self, command: Publish, skip: int, now_ms: int) -> list[Result]:
+        results: list[Result] = []
+        number = command.first + skip
+        accept, producer = self.accept, command.producer
+        for incoming in command.messages[skip:]:
+            try:
+                results.append(accept(incoming, producer, number, now_ms))
+            except PeerError as error:
+                results.append(Refusal(error.code, error.detail))
+            number += 1
+        return results
+
+    def accept(self, incoming: object, producer: bytes | None, number: int, now_ms: int) -> int:
+        """Takes one message, or refuses it with nothing done; returns its sequence."""
+        if type(incoming) is not tuple or len(incoming) != 3:
+            raise PeerError("bad_request", "a message is its id, header and payload")
+        message_id, encoded, payload = incoming
+        if type(message_id) is not bytes or len(message_id) != limits.MESSAGE_ID_BYTES:
+            raise PeerError("bad_request", f"a message's id has {limits.MESSAGE_ID_BYTES} bytes")
+        if type(payload) is not bytes or type(encoded) is not bytes:
+            raise PeerError("bad_request", "a header and a payload are bytes")
+        settings = self.box.value
+        header = self._headers.get(encoded) or self.header_of(encoded)
+        if len(payload) > settings.max_payload:
+            raise PeerError(
+                "too_large", f"the payload has {len(payload)} bytes, over {settings.max_payload}"
+            )
+        if header.mode is Mode.PUSH and (header.deliver_ms is None or header.deliver_ms <= now_ms):
+            self.check_receiver(header)
+        if settings.unique:
+            self.check_unique(payload, None)
+        if settings.overflow is not None:
+            self.make_room(now_ms)
+        self.totals["published"] += 1
+        return self.store(message_id, header, payload, producer, number, now_ms)
+
+    def check_receiver(self, header: Header) -> None:
+        numbers = self.receivers.by_number
+        for number in self.receivers.audience(header.subjects):
+            if number != WORK and numbers[number].endpoints:
+                if len(self.memory) >= limits.MEMORY_MESSAGES_MAX:
+                    raise PeerError(
+                        "busy", "the topic holds as many push messages as it may", 1_000
+                    )
+                return
+        raise PeerError(
+            "no_receiver", f"nobody online is interested in {', '.join(header.subjects)}"
+        )
+
+    def check_unique(self, payload: bytes, itself: int | None) -> None:
+        digest = digest_of(payload)
+        row = self.rows.get(self.keys.payload_digest(digest))
+        if digest in self.digests or (row is not None and int.from_bytes(row, "big") != itself):
+            raise PeerError("duplicate", "a live message has this payload")
+
+    def make_room(self, now_ms: int) -> None:
+        """Keeps to the overflow size: refuses the new message, or drops the oldest."""
+        overflow = self.settings.overflow
+        assert overflow is not None
+        while self.held >= overflow.size:
+            if not isinstance(overflow, DropOld):
+                raise PeerError("overflow", f"the topic holds {self.held} messages")
+            self.drop_oldest(now_ms)
+
+    # --- storing ----------------------------------------------------------------------------
+
+    def store(
+        self,
+        message_id: bytes,
+        header: Header,
+        payload: bytes,
+        producer: bytes | None,
+        number: int,
+        now_ms: int,
+    ) -> int:
+        """Gives an acceptable message its sequence, its row and its place."""
+        sequence = self.take_number()
+        kind = kind_of(header)
+        kept = (
+            payload
+            if kind == MEMORY_KIND or len(payload) <= limits.WINDOW_RECORD_BYTES_MAX
+            else None
+        )
+        message = Message(sequence, message_id, header, kept, now_ms, NEVER_MS, kind)
+        if header.receipt and producer is not None:
+            message.producer = producer
+            message.number = number
+            message.flags = HAS_PRODUCER
+            self.asked += kind != MEMORY_KIND
+        if self.box.value.unique:
+            self.remember_payload(payload, sequence, kind)
+        if kind == MEMORY_KIND:
+            self.place_memory(message, now_ms)
+        else:
+            self.place_durable(message, payload, now_ms)
+        return sequence
+
+    def remember_payload(self, payload: bytes, sequence: int, kind: int) -> None:
+        digest = digest_of(payload)
+        if kind == MEMORY_KIND:
+            self.digests[digest] = sequence
+        else:
+            self.rows.put(self.keys.payload_digest(digest), sequence.to_bytes(8, "big"))
+
+    def place_durable(self, message: Message, payload: bytes, now_ms: int) -> None:
+        header, sequence = message.header, message.sequence
+        in_pool = message.kind == POOL_KIND
+        self.set_expiry(message, now_ms)
+        rank = rank_of(header.priority, sequence)
+        delayed = header.deliver_ms is not None and header.deliver_ms > now_ms
+        # One with a priority is found by its w row and by nothing else: its own is not natural.
+        state = DELAYED if delayed else NATURAL if header.priority is None else PLACED
+        row = encode_fields(
+            state, message.flags, 0, now_ms, message.expires_ms, rank, 0, message.producer,
+            message.number, message.id, header.encoded, payload,
+        )  # fmt: skip
+        if in_pool:
+            self.rows.put(self.keys.pool(sequence), row)
+            self.pool_held += 1
+        else:
+            self.rows.put(self.keys.log(sequence), row)
+            self.log_held += 1
+        if delayed:
+            assert header.deliver_ms is not None
+            self.add_due(header.deliver_ms, DUE_DELAY, POOL if in_pool else COMMON, sequence)
+            return
+        if state == PLACED:
+            list_number = POOL if in_pool else COMMON
+            self.rows.put(self.keys.waiting(list_number, rank), sequence.to_bytes(8, "big"))
+        if in_pool:
+            self.enter_pool(message, rank, state == PLACED)
+        else:
+            self.enter_log(message, rank)
+
+    def set_expiry(self, message: Message, now_ms: int) -> None:
+        """When the message ends, and who sees to it: the walk in sequence order, or a row."""
+        expires_ms = message.header.expires_ms
+        kind = "m" if message.kind == POOL_KIND else "l"
+        if expires_ms == NEVER_MS:
+            return
+        if expires_ms is None:
+            expires_ms = message.expires_ms = min(
+                now_ms + self.settings.default_ttl_ms, NEVER_MS - 1
+            )
+            if expires_ms >= self.last_expiry_ms:
+                self.last_expiry_ms = expires_ms
+                if self.next_expiry_ms[kind] is None:
+                    self.next_expiry_ms[kind] = expires_ms
+                return
+        message.expires_ms = expires_ms
+        message.flags |= HAS_DUE
+        self.add_due(expires_ms, DUE_EXPIRE, POOL if kind == "m" else COMMON, message.sequence)
+
+    def enter_pool(self, message: Message, rank: int, placed: bool) -> None:
+        delivery = Delivery(message, rank)
+        delivery.placed = placed
+        self.fed[self.pool.offer(delivery)] = None
+
+    def enter_log(self, message: Message, rank: int) -> None:
+        """Every interested receiver is owed it: those whose head is near have it in memory."""
+        by_number, hungry = self.receivers.by_number, self.hungry
+        for number in self.receivers.audience(message.header.subjects):
+            if number != WORK:
+                receiver = by_number[number]
+                if self.log.offer(message, receiver, rank) is not None and receiver.credit:
+                    hungry[receiver] = None
+
+    def place_memory(self, message: Message, now_ms: int) -> None:
+        header = message.header
+        self.memory[message.sequence] = message
+        if header.deliver_ms is not None and header.deliver_ms > now_ms:
+            delivery = Delivery(message, rank_of(header.priority, message.sequence))
+            delivery.waits = False
+            heappush(self.pausing, (header.deliver_ms, id(delivery), delivery))
+        else:
+            self.enter_memory(message, now_ms)
+
+    def enter_memory(self, message: Message, now_ms: int) -> None:
+        rank = rank_of(message.header.priority, message.sequence)
+        if message.copies is None:
+            self.fed[self.pool.offer(Delivery(message, rank))] = None
+            return
+        if message.producer is not None or self.settings.history != "none":
+            message.statuses = {}
+        copies: list[Delivery] = []
+        for number in self.receivers.audience(message.header.subjects):
+            receiver = self.receivers.by_number[number]
+            if receiver.endpoints and number != WORK:
+                delivery = Delivery(message, rank)
+                delivery.receiver = receiver
+                message.copies[number] = delivery
+                copies.append(delivery)
+        for delivery in copies:
+            self.queue_copy(delivery, now_ms)
+        if not copies:
+            self.end_online(message, now_ms)
+
+    def queue_copy(self, delivery: Delivery, now_ms: int) -> None:
+        receiver = delivery.receiver
+        assert receiver is not None
+        receiver.copies_count += 1
+        receiver.copies.push(delivery)
+        if receiver.credit:
+            self.hungry[receiver] = None
+        elif len(receiver.copies) > limits.ONLINE_COPIES_MAX:
+            oldest = receiver.copies.head()
+            assert oldest is not None
+            receiver.copies.pop()
+            self.end_copy(oldest, Status.UNREACHABLE, now_ms)
+
+    # --- overflow ---------------------------------------------------------------------------
+
+    def drop_oldest(self, now_ms: int) -> None:
+        """Drops the oldest waiting message; the oldest in flight only when none waits."""
+        candidates = [
+            found for found in (self.oldest_waiting_pool(), self.oldest_waiting_log(), self.oldest_memory())
+            if found is not None
+        ]  # fmt: skip
+        if candidates:
+            self.drop(min(candidates), now_ms)
+        else:
+            out = [
+                page_held
+                for receiver in self.receivers.by_number.values()
+                for page_held in receiver.held
+            ]
+            assert out, "a topic that holds messages has one that waits or is out"
+            self.drop(min(out), now_ms)
+
+    def oldest_waiting_pool(self) -> int | None:
+        while (sequence := self.oldest_pool.first()) is not None:
+            delivery = self.pool.live.get(sequence)
+            row = self.rows.get(self.keys.pool(sequence))
+            waits = row is not None and row[0] in (NATURAL, PLACED, DELAYED)
+            if waits and (delivery is None or delivery.page is None):
+                return sequence
+            self.oldest_pool.drop(sequence)
+        return None
+
+    def oldest_waiting_log(self) -> int | None:
+        """The oldest log message that nobody holds at the moment."""
+        while (sequence := self.oldest_log.first()) is not None:
+            message = self.log.messages.get(sequence)
+            copies = () if message is None or message.copies is None else message.copies.values()
+            row = self.rows.get(self.keys.log(sequence))
+            live = row is not None and row[0] in (NATURAL, PLACED, DELAYED)
+            if live and not any(delivery.page is not None for delivery in copies):
+                return sequence
+            self.oldest_log.drop(sequence)
+        return None
+
+    def oldest_memory(self) -> int | None:
+        for sequence, message in self.memory.items():
+            copies = message.copies
+            delivery = self.pool.live.get(sequence)
+            if copies is None and (delivery is None or delivery.page is None):
+                return sequence
+            if copies is not None and all(copy.page is None for copy in copies.values()):
+                return sequence
+        return None
+
+    def drop(self, sequence: int, now_ms: int) -> None:
+        """Drops a message of any kind, wherever it is; its publisher's verdict is ``dropped``."""
+        message = self.memory.get(sequence)
+        if message is not None:
+            if message.copies is not None:
+                self.drop_copies(message, now_ms)
+                return
+            self.end_single(self.pool.live.get(sequence) or Delivery(message, 0), DROPPED, now_ms)
+            return
+        logged = self.log_message(sequence)
+        if logged is not None:
+            self.end_log(logged, DROPPED, now_ms)
+            return
+        delivery = self.pool_delivery(sequence)
+        assert delivery is not None
+        self.end_single(delivery, DROPPED, now_ms)
+
+    def end_single(self, delivery: Delivery, verdict: str, now_ms: int) -> None:
+        """Ends a message that has one delivery, in whatever state it is."""
+        if delivery.page is not None:
+            self.release(delivery)
+        self.end_pool(delivery, verdict, {}, now_ms)
+
+    def pool_delivery(self, sequence: int) -> Delivery | None:
+        """The delivery of a durable message of the pool, from memory or from its row."""
+        delivery = self.pool.live.get(sequence)
+        if delivery is None:
+            record = self.record_of("m", sequence)
+            if record is not None:
+                header = self.header_of(record.header)
+                message = message_of(sequence, record, header, POOL_KIND)
+                delivery = Delivery(message, record.rank, record.attempts)
+                delivery.placed = record.state == PLACED
+                delivery.holder = record.holder
+        elif delivery.message.kind == MEMORY_KIND:
+            return None
+        return delivery
+
+    # --- receipts asked for again -----------------------------------------------------------
+
+    def on_await_receipts(self, command: AwaitReceipts, now_ms: int) -> None:
+        """Says what has become of messages, and sends the receipts of the others here."""
+        producer: Producer = self.producers.get(command.producer)
+        producer.node = command.node
+        body: dict[str, object] = {}
+        outcomes: list[object] = []
+        for number in command.numbers:
+            found = self.outcomes.find(
+                command.producer, number, self.settings.receipt_ttl_ms, now_ms
+            )
+            if found is not None:
+                outcomes.append([number, *found])
+            else:
+                outcomes.append(
+                    [number, "pending" if self.is_pending(producer, number) else "unknown", {}]
+                )
+        body["outcomes"] = outcomes
+        self.effects.append(Reply(command.node, command.request, body))
+
+    def is_pending(self, producer: Producer, number: int) -> bool:
+        for first, results in producer.answers.items():
+            if first <= number < first + len(results):
+                sequence = results[number - first]
+                if not isinstance(sequence, int):
+                    return False
+                return (
+                    sequence in self.memory
+                    or self.rows.get(self.keys.pool(sequence)) is not None
+                    or self.rows.get(self.keys.log(sequence)) is not None
+                )
+        # Its answer was settled and forgotten; without an outcome it is still under way.
+        return 0 < number <= producer.high

@@ -1,0 +1,122 @@
+"""Waiting order in memory: a window over the head of a queue, and the keys that hold it up.
+
+No rows, no clock. What does not fit a window stays on disk; whoever owns the window remembers
+from which rank on.
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+
+from asterism import limits
+from asterism.actors.delivery import Delivery
+
+
+class Window:
+    """Waiting deliveries by rank.
+
+    Most arrive in order and go to the end of a deque; the few that do not go to a heap. A
+    delivery that no longer waits is dropped when it comes to the head: removal must be O(1).
+    """
+
+    __slots__ = ("_early", "_ordered")
+
+    def __init__(self) -> None:
+        self._ordered: deque[Delivery] = deque()
+        self._early: list[tuple[int, int, Delivery]] = []
+
+    def __len__(self) -> int:
+        """How many are held, those that no longer wait included."""
+        return len(self._ordered) + len(self._early)
+
+    def push(self, delivery: Delivery) -> None:
+        ordered = self._ordered
+        if not ordered or ordered[-1].rank < delivery.rank:
+            ordered.append(delivery)
+        else:
+            heappush(self._early, (delivery.rank, id(delivery), delivery))
+
+    def head(self) -> Delivery | None:
+        """The delivery of the least rank that still waits; it stays."""
+        ordered, early = self._ordered, self._early
+        while ordered and not ordered[0].waits:
+            ordered.popleft()
+        if not early:
+            return ordered[0] if ordered else None
+        while early and not early[0][2].waits:
+            heappop(early)
+        if early and (not ordered or early[0][0] < ordered[0].rank):
+            return early[0][2]
+        return ordered[0] if ordered else None
+
+    def pop(self) -> Delivery:
+        """Takes the head; only after ``head`` has found one."""
+        ordered, early = self._ordered, self._early
+        if early and (not ordered or early[0][0] < ordered[0].rank):
+            return heappop(early)[2]
+        return ordered.popleft()
+
+    def drain(self) -> list[Delivery]:
+        """Takes all that still wait, in order."""
+        kept = [delivery for delivery in self._ordered if delivery.waits]
+        kept += [delivery for _, _, delivery in self._early if delivery.waits]
+        kept.sort(key=_rank)
+        self._ordered.clear()
+        self._early.clear()
+        return kept
+
+    def cut(self, size: int) -> list[Delivery]:
+        """Keeps the ``size`` that come first, takes the others."""
+        waiting = self.drain()
+        self._ordered.extend(waiting[:size])
+        return waiting[size:]
+
+
+def _rank(delivery: Delivery) -> int:
+    return delivery.rank
+
+
+class KeyLocks:
+    """Ordering keys: one delivery of a key at a time; those behind it are set aside, in order.
+
+    I1 A key that is held, or that has deliveries set aside, names the one that may go.
+    """
+
+    __slots__ = ("_aside", "_held", "_held_up")
+
+    def __init__(self) -> None:
+        self._held: dict[str, int] = {}  # key -> the sequence that may go, or is out
+        self._aside: dict[str, list[tuple[int, int, Delivery]]] = {}
+        self._held_up = 0
+
+    def admits(self, key: str, sequence: int) -> bool:
+        """May this one go? Then the key is its own until ``release``."""
+        return self._held.setdefault(key, sequence) == sequence
+
+    def set_aside(self, key: str, delivery: Delivery) -> bool:
+        """Sets a delivery aside until its turn; False when there is no room for more."""
+        if self._held_up >= limits.PARKED_KEYS_MAX:
+            return False
+        self._held_up += 1
+        heappush(self._aside.setdefault(key, []), (delivery.rank, id(delivery), delivery))
+        return True
+
+    def release(self, key: str, sequence: int) -> Delivery | None:
+        """The key is free of this one; returns the delivery whose turn it is, if any waits."""
+        if self._held.get(key) != sequence:
+            return None
+        aside = self._aside.get(key, [])
+        while aside:
+            _, _, delivery = heappop(aside)
+            self._held_up -= 1
+            if delivery.waits:
+                self._held[key] = delivery.sequence
+                return delivery
+        del self._held[key]
+        self._aside.pop(key, None)
+        return None
+
+    def drain(self) -> list[Delivery]:
+        """Takes all that were set aside and frees every key: for a receiver that ends."""
+        waiting = [entry[2] for aside in self._aside.values() for entry in aside if entry[2].waits]
+        self.__init__()  # type: ignore[misc]
+        return waiting

@@ -1,0 +1,234 @@
+"""Endpoints, the receivers they form, and credit. No rows, no clock.
+
+I1 A receiver's credit is the sum of its endpoints' credit.
+I2 ``ready`` holds exactly the endpoints that have credit, in the order they will be served.
+I3 A delivery that is out is in ``held`` of exactly one receiver, under its sequence.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from asterism import limits
+from asterism.actors.delivery import Delivery
+from asterism.actors.queue import KeyLocks, Window
+from asterism.effects import Delivered
+from asterism.errors import PeerError
+from asterism.message import Status
+from asterism.router.interest import InterestTrie
+from asterism.settings import TopicSettings
+from asterism.storage.keys import FIRST_RECEIVER, RANK_END, WORK
+
+if TYPE_CHECKING:
+    from asterism.actors.pool import Lane
+
+WORK_NAME = "work-queue"
+
+
+class Endpoint:
+    """One endpoint of a node on this topic."""
+
+    __slots__ = ("credit", "interests", "node", "number", "outgoing", "pull", "receiver")
+
+    def __init__(
+        self, node: bytes, number: int, receiver: "Receiver", interests: tuple[str, ...]
+    ) -> None:
+        self.node = node
+        self.number = number
+        self.receiver = receiver
+        self.interests = interests
+        self.credit = 0
+        self.outgoing: list[Delivered] = []
+        self.pull: Wait | None = None
+
+
+class Wait:
+    """A pull or an order that waits."""
+
+    __slots__ = ("deadline_ms", "endpoint", "node", "over", "remaining", "request", "taken")
+
+    def __init__(self, node: bytes, request: int, deadline_ms: int | None, remaining: int) -> None:
+        self.node = node
+        self.request = request
+        self.deadline_ms = deadline_ms
+        self.remaining = remaining
+        self.taken = 0
+        self.over = False
+        self.endpoint: Endpoint | None = None  # None: an order of the work queue
+
+
+class Receiver:
+    """What a copy of a message is addressed to: an endpoint by itself, or a group of them."""
+
+    __slots__ = ("copies", "copies_count", "credit", "done_now", "durable", "endpoints", "floor",
+                 "held", "horizon", "interests", "known", "lanes", "locks", "marks", "name", "number",
+                 "orders", "parked", "ready", "received_timeout_ms", "sent_timeout_ms", "settings",
+                 "stored_floor", "window")  # fmt: skip
+
+    def __init__(self, number: int, name: str, durable: bool, settings: "SettingsBox") -> None:
+        self.number = number
+        self.name = name
+        self.durable = durable
+        self.settings = settings
+        self.sent_timeout_ms: int | None = None
+        self.received_timeout_ms: int | None = None
+        self.interests: tuple[str, ...] = ()  # those in the trie
+        self.endpoints: dict[tuple[bytes, int], Endpoint] = {}
+        self.ready: dict[Endpoint, None] = {}
+        self.credit = 0
+        self.held: dict[int, Delivery] = {}
+        self.lanes: dict[Lane, None] = {}  # of the pool
+        self.orders: dict[tuple[bytes, int], Wait] = {}  # the work queue's waiting orders
+        # What is of this receiver alone: log messages and online copies.
+        self.window = Window()  # log
+        self.copies = Window()  # online
+        self.copies_count = 0
+        self.known: dict[int, Delivery] = {}  # log deliveries in memory: waiting, aside or out
+        self.horizon = RANK_END  # log messages from here on are on disk only
+        self.floor = 0  # log messages before it are done, moved or parked
+        self.stored_floor = 0
+        self.done_now: list[int] = []  # log messages finished in this turn
+        self.marks = False  # there are x rows at or above the floor
+        self.locks = KeyLocks()
+        self.parked = 0
+
+    def timeout_ms(self, status: Status) -> int:
+        """How long a delivery may stay on a step."""
+        if status is Status.SENT:
+            own, default = self.sent_timeout_ms, self.settings.value.sent_timeout_ms
+        else:
+            own, default = self.received_timeout_ms, self.settings.value.received_timeout_ms
+        return default if own is None else own
+
+    @property
+    def online(self) -> bool:
+        return bool(self.endpoints)
+
+    def give(self, endpoint: Endpoint, credit: int) -> None:
+        """Adds to an endpoint's credit."""
+        credit = min(credit, limits.CREDIT_MAX - endpoint.credit)
+        if credit > 0:
+            endpoint.credit += credit
+            self.credit += credit
+            self.ready[endpoint] = None
+
+    def revoke(self, endpoint: Endpoint, credit: int) -> None:
+        """Takes unused credit back."""
+        credit = min(credit, endpoint.credit)
+        endpoint.credit -= credit
+        self.credit -= credit
+        if endpoint.credit == 0:
+            self.ready.pop(endpoint, None)
+
+    def next_endpoint(self) -> Endpoint:
+        """The endpoint whose turn it is; one unit of its credit is spent."""
+        ready = self.ready
+        endpoint = next(iter(ready))
+        endpoint.credit -= 1
+        self.credit -= 1
+        if endpoint.credit == 0:
+            del ready[endpoint]
+        elif len(ready) > 1:
+            del ready[endpoint]
+            ready[endpoint] = None
+        return endpoint
+
+
+class SettingsBox:
+    """The settings in force: one place that everybody of a topic looks at."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: TopicSettings) -> None:
+        self.value = value
+
+
+class Receivers:
+    """All receivers and endpoints of a topic, and who is interested in what."""
+
+    def __init__(self, settings: SettingsBox) -> None:
+        self._settings = settings
+        self.by_name: dict[str, Receiver] = {}
+        self.by_number: dict[int, Receiver] = {}
+        self.endpoints: dict[tuple[bytes, int], Endpoint] = {}
+        self.nodes: dict[bytes, set[int]] = {}  # node -> its endpoints
+        self._trie: InterestTrie[int] = InterestTrie()
+        self._audiences: dict[tuple[str, ...], frozenset[int]] = {}
+        self.next_number = FIRST_RECEIVER
+        self.epoch = 0  # rises whenever an audience may have changed
+        self.work = Receiver(WORK, WORK_NAME, True, settings)
+        self.by_number[WORK] = self.work
+
+    def audience(self, subjects: tuple[str, ...]) -> frozenset[int]:
+        """The numbers of the receivers that are interested."""
+        found = self._audiences.get(subjects)
+        if found is None:
+            if len(self._audiences) >= limits.HEADERS_CACHED_MAX:
+                self._audiences.clear()
+            found = self._audiences[subjects] = self._trie.match_any(subjects)
+        return found
+
+    def find(self, name: str) -> Receiver:
+        receiver = self.by_name.get(name)
+        if receiver is None:
+            raise PeerError("no_such_receiver", f"{name!r} is not a receiver of this topic")
+        return receiver
+
+    def endpoint(self, node: bytes, number: int) -> Endpoint:
+        found = self.endpoints.get((node, number))
+        if found is None:
+            raise PeerError("no_such_receiver", f"endpoint {number} is not on this topic")
+        return found
+
+    def create(self, name: str, durable: bool, number: int | None = None) -> Receiver:
+        """Makes a receiver; it has no interests yet."""
+        if durable and len(self.by_name) >= limits.DURABLE_RECEIVERS_MAX:
+            raise PeerError("busy", "the topic has as many receivers as it may", 1_000)
+        if number is None:
+            number = self.next_number
+            self.next_number += 1
+        receiver = Receiver(number, name, durable, self._settings)
+        self.by_name[name] = self.by_number[number] = receiver
+        return receiver
+
+    def remove(self, receiver: Receiver) -> None:
+        """Forgets a receiver that has no endpoints any more."""
+        assert not receiver.endpoints
+        self.set_interests(receiver, ())
+        del self.by_name[receiver.name]
+        del self.by_number[receiver.number]
+
+    def attach(
+        self, node: bytes, number: int, receiver: Receiver, interests: tuple[str, ...]
+    ) -> Endpoint:
+        """Puts an endpoint on a receiver."""
+        endpoint = Endpoint(node, number, receiver, interests)
+        self.endpoints[node, number] = receiver.endpoints[node, number] = endpoint
+        self.nodes.setdefault(node, set()).add(number)
+        return endpoint
+
+    def detach(self, endpoint: Endpoint) -> None:
+        """Takes an endpoint off; its receiver stays."""
+        key = (endpoint.node, endpoint.number)
+        receiver = endpoint.receiver
+        receiver.revoke(endpoint, endpoint.credit)
+        del self.endpoints[key], receiver.endpoints[key]
+        numbers = self.nodes[endpoint.node]
+        numbers.discard(endpoint.number)
+        if not numbers:
+            del self.nodes[endpoint.node]
+
+    def set_interests(self, receiver: Receiver, interests: Iterable[str]) -> bool:
+        """Makes these the receiver's interests; was there a change?"""
+        wanted = tuple(dict.fromkeys(interests))
+        if set(wanted) == set(receiver.interests):
+            return False
+        for interest in receiver.interests:
+            if interest not in wanted:
+                self._trie.remove(interest, receiver.number)
+        for interest in wanted:
+            if interest not in receiver.interests:
+                self._trie.add(interest, receiver.number)
+        receiver.interests = wanted
+        self._audiences.clear()
+        self.epoch += 1
+        return True

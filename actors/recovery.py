@@ -1,0 +1,145 @@
+"""Rows to actors: an ordinary start is the recovery.
+
+Reads the head, the settings, the durable receivers and what was out; the backlog stays on disk.
+What was out with a connection waits again where it was, with its attempts counted; what was
+ordered from the work queue is still ordered, under its old deadline.
+"""
+
+from asterism.actors.delivery import POOL_KIND, Delivery
+from asterism.actors.leases import Page
+from asterism.actors.pool import message_of
+from asterism.actors.receivers import Receiver
+from asterism.actors.topic import TopicActor
+from asterism.message import Status
+from asterism.rows import Rows
+from asterism.settings import TopicSettings, overrides_from_plain
+from asterism.storage.keys import POOL, WORK, number_at_end, read_due
+from asterism.storage.records import DRAFT, PARKED, PageRecord, decode_page, decode_record, unpack
+
+
+def recover(name: str, number: int, rows: Rows, defaults: TopicSettings) -> TopicActor:
+    """A topic as its rows tell it."""
+    actor = TopicActor(name, number, rows, defaults, first=1)
+    head = rows.get(actor.keys.head)
+    assert head is not None, f"the topic {name!r} has no head row"
+    actor.read_head(head)
+    _read_settings(actor)
+    _read_receivers(actor)
+    _read_pages(actor)
+    _read_times(actor)
+    if actor.pool_held:
+        actor.pool.frontier = 0
+    return actor
+
+
+def _read_settings(actor: TopicActor) -> None:
+    row = actor.rows.get(actor.keys.settings)
+    if row is not None:
+        (plain,) = unpack(row, 1)
+        actor.overrides = overrides_from_plain(plain)
+        actor.box.value = actor.defaults.changed(actor.overrides)
+
+
+def _read_receivers(actor: TopicActor) -> None:
+    keys, rows = actor.keys, actor.rows
+    for key, row in rows.scan(*keys.range_of("r")):
+        number = number_at_end(key, 4)
+        name, interests, sent_ms, received_ms = unpack(row, 4)
+        receiver = actor.receivers.create(name, True, number)
+        receiver.sent_timeout_ms, receiver.received_timeout_ms = sent_ms, received_ms
+        actor.receivers.set_interests(receiver, interests)
+        _read_progress(actor, receiver)
+
+
+def _read_progress(actor: TopicActor, receiver: Receiver) -> None:
+    keys, rows, number = actor.keys, actor.rows, receiver.number
+    floor = rows.get(keys.floor(number))
+    if floor is not None:
+        receiver.floor = receiver.stored_floor = int.from_bytes(floor, "big")
+    receiver.marks = any(True for _ in rows.scan(keys.done(number, 0), keys.done(number + 1, 0)))
+    receiver.horizon = 0
+
+
+def _read_pages(actor: TopicActor) -> None:
+    keys, rows = actor.keys, actor.rows
+    for key, row in list(rows.scan(*keys.range_of("g"))):
+        number, record = number_at_end(key), decode_page(row)
+        actor.pages.next_number = max(actor.pages.next_number, number + 1)
+        if record.receiver == WORK:
+            _restore_order(actor, number, record)
+        else:
+            _return_to_waiting(actor, number, record)
+    _count_parked(actor)
+
+
+def _restore_order(actor: TopicActor, number: int, record: PageRecord) -> None:
+    work = actor.receivers.work
+    page = Page(number, work, Status(record.status), record.started_ms)
+    page.deadline_ms = record.deadline_ms
+    ((sequence, attempts),) = record.entries
+    row = actor.rows.get(actor.keys.pool(sequence))
+    assert row is not None, "an ordered message without its row"
+    stored = decode_record(row)
+    message = message_of(sequence, stored, actor.header_of(stored.header), POOL_KIND)
+    delivery = Delivery(message, stored.rank, attempts)
+    delivery.placed = stored.state != 0
+    delivery.waits = False
+    delivery.status = Status(record.status)
+    delivery.receiver, delivery.holder = work, WORK
+    delivery.sent_ms = record.started_ms
+    delivery.page = page
+    page.deliveries[sequence] = delivery
+    work.held[sequence] = actor.pool.live[sequence] = delivery
+    if message.header.ordering_key is not None:
+        actor.pool.locks.admits(message.header.ordering_key, sequence)
+    actor.pages.restore(page)
+
+
+def _return_to_waiting(actor: TopicActor, number: int, record: PageRecord) -> None:
+    """Keeps the attempts of what was out with a connection, for when it is read again."""
+    keys, rows, receiver = actor.keys, actor.rows, actor.receivers.by_number.get(record.receiver)
+    kept = False
+    for sequence, attempts in record.entries:
+        row = rows.get(keys.pool(sequence))
+        if row is not None and row[0] not in (PARKED, DRAFT):
+            actor.add_returned(POOL, sequence, attempts, record.receiver, number)
+            kept = True
+        elif receiver is not None and _is_owed(actor, receiver, sequence):
+            actor.add_returned(record.receiver, sequence, attempts, record.receiver, number)
+            kept = True
+    if not kept:
+        rows.delete(keys.page(number))
+
+
+def _is_owed(actor: TopicActor, receiver: Receiver, sequence: int) -> bool:
+    keys, rows, number = actor.keys, actor.rows, receiver.number
+    return (
+        sequence >= receiver.floor
+        and rows.get(keys.log(sequence)) is not None
+        and rows.get(keys.done(number, sequence)) is None
+        and rows.get(keys.exception(number, sequence)) is None
+    )
+
+
+def _count_parked(actor: TopicActor) -> None:
+    """Parked deliveries of receivers that lived with their connection are over with them."""
+    if not actor.parked:
+        return
+    for key, row in list(actor.rows.scan(*actor.keys.range_of("p"))):
+        list_number = unpack(row, 6)[0]
+        receiver = actor.receivers.by_number.get(list_number)
+        if receiver is not None:
+            receiver.parked += 1
+        elif list_number != POOL:
+            actor.abandon_at(number_at_end(key), 0)
+
+
+def _read_times(actor: TopicActor) -> None:
+    for key, _ in actor.rows.scan(*actor.keys.range_of("t")):
+        actor.next_due_row_ms = read_due(key)[0]
+        break
+    # The walk of expiry finds out by itself from when on it is needed.
+    if actor.pool_held:
+        actor.next_expiry_ms["m"] = 0
+    if actor.log_held:
+        actor.next_expiry_ms["l"] = 0

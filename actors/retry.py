@@ -1,0 +1,508 @@
+"""How deliveries come back: unreachable, failed, retried, parked, renewed, dead letters."""
+
+from hashlib import blake2b
+from heapq import heappush
+from typing import Any
+
+from asterism import limits
+from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, POOL_KIND, Delivery, Message
+from asterism.actors.endings import DROPPED, FAILED, Endings, status_name
+from asterism.actors.pool import message_of
+from asterism.actors.receivers import Receiver
+from asterism.effects import Forward
+from asterism.message import NEVER_MS, Header, Mode, Status
+from asterism.storage.keys import COMMON, DUE_RETRY, POOL, number_at_end, rank_of
+from asterism.storage.records import (
+    ATTEMPTS_MAX,
+    DELAYED,
+    HAS_PRODUCER,
+    NATURAL,
+    ONLY_PARKED,
+    PARKED,
+    PLACED,
+    Record,
+    decode_record,
+    encode_fields,
+    encode_record,
+    pack,
+    unpack,
+)
+
+FORWARD_RETRY_MS = 5_000  # after the dead-letter topic was too busy to take a message
+FORWARDS_MAX = 256  # dead letters under way at once; the rest wait in their rows
+_PASSING = ("busy", "overflow", "internal", "topic_gone")  # worth another try
+
+
+class Retry(Endings):
+    """Puts deliveries back, sets them aside, gives them up."""
+
+    # --- back to waiting --------------------------------------------------------------------
+
+    def unreachable(self, delivery: Delivery, now_ms: int) -> None:
+        """A delivery did not reach its expectation: its deadline passed, or its connection is gone."""
+        receiver = delivery.receiver
+        assert receiver is not None
+        delivery.status = Status.UNREACHABLE
+        self.release(delivery)
+        most = self.settings.max_deliveries
+        if most is not None and delivery.attempts >= most:
+            self.fail_for_good(delivery, f"undelivered after {delivery.attempts} attempts", now_ms)
+        elif delivery.message.kind == MEMORY_KIND and delivery.message.header.mode is Mode.ONLINE:
+            if receiver.online:
+                self.wait_again(delivery, receiver)
+            else:
+                self.end_copy(delivery, Status.UNREACHABLE, now_ms)
+        else:
+            self.wait_again(delivery, receiver)
+
+    def wait_again(self, delivery: Delivery, receiver: Receiver) -> None:
+        """Back to waiting with its priority, behind its equals unless it keeps its place."""
+        header = delivery.message.header
+        keeps = (
+            self.settings.requeue == "front"
+            or self.settings.blocking
+            or header.ordering_key is not None
+        )
+        rank = delivery.rank if keeps else rank_of(header.priority, self.take_number())
+        delivery.status = Status.WAITING
+        delivery.waits = True
+        delivery.holder = receiver.number
+        if delivery.message.copies is None:
+            self.wait_in_pool(delivery, rank)
+        elif delivery.message.kind == LOG_KIND:
+            self.wait_in_log(delivery, receiver, rank)
+        else:
+            delivery.rank = rank
+            receiver.copies.push(delivery)
+            self.hungry[receiver] = None
+
+    def wait_in_pool(self, delivery: Delivery, rank: int) -> None:
+        """A message of the pool waits at a rank."""
+        if delivery.message.kind != MEMORY_KIND:
+            self.store_place(delivery, rank)
+            self.oldest_pool.note(delivery.sequence)
+        delivery.rank = rank
+        delivery.receiver = None
+        self.fed[self.pool.offer(delivery)] = None
+
+    def store_place(self, delivery: Delivery, rank: int) -> None:
+        """Writes down where a message of the pool waits, and how often it went out."""
+        if delivery.placed:
+            self.rows.delete(self.keys.waiting(POOL, delivery.rank))
+        self.write_pool_row(delivery, PLACED, rank)
+        self.rows.put(self.keys.waiting(POOL, rank), delivery.sequence.to_bytes(8, "big"))
+        delivery.placed = True
+        self.forget_returned(POOL, delivery.sequence)
+
+    def write_pool_row(self, delivery: Delivery, state: int, rank: int) -> None:
+        message = delivery.message
+        row = encode_fields(
+            state, message.flags, min(delivery.attempts, ATTEMPTS_MAX), message.accepted_ms,
+            message.expires_ms, rank, delivery.holder, message.producer, message.number, message.id,
+            message.header.encoded, self.payload_of(message),
+        )  # fmt: skip
+        self.rows.put(self.keys.pool(delivery.sequence), row)
+
+    def wait_in_log(self, delivery: Delivery, receiver: Receiver, rank: int) -> None:
+        """A log message waits for one receiver at a rank of its own."""
+        self.free_place(delivery.message, receiver)
+        if receiver.durable:
+            self.place_in_log(delivery, receiver, rank)
+        elif rank >= receiver.horizon:
+            # It has no rows to be found by again, so it keeps its place in memory.
+            rank = delivery.rank
+        delivery.rank = rank
+        self.log.put_back(delivery, receiver)
+        self.hungry[receiver] = None
+
+    def place_in_log(self, delivery: Delivery, receiver: Receiver, rank: int) -> None:
+        number, sequence = receiver.number, delivery.sequence
+        if delivery.placed:
+            self.rows.delete(self.keys.waiting(number, delivery.rank))
+        self.rows.put(self.keys.waiting(number, rank), sequence.to_bytes(8, "big"))
+        self.rows.put(
+            self.keys.exception(number, sequence), pack(PLACED, rank, delivery.attempts, 0)
+        )
+        delivery.placed = True
+        self.forget_returned(number, sequence)
+        self.unsettled[receiver] = None
+
+    # --- failed -----------------------------------------------------------------------------
+
+    def failed(self, delivery: Delivery, reason: str, now_ms: int) -> None:
+        """The receiver said that it failed: retry, or the end."""
+        settings, receiver = self.settings, delivery.receiver
+        assert receiver is not None
+        delivery.status = Status.FAILED
+        self.release(delivery)
+        self.totals["failed"] += 1
+        most = settings.max_deliveries
+        if delivery.attempts >= settings.max_attempts or (
+            most is not None and delivery.attempts >= most
+        ):
+            self.fail_for_good(delivery, reason, now_ms)
+            return
+        backoff = settings.retry_backoff
+        pause_ms = 0 if backoff is None else backoff.pause_ms(delivery.attempts)
+        if pause_ms == 0:
+            self.wait_again(delivery, receiver)
+        else:
+            self.pause(delivery, receiver, now_ms + pause_ms)
+
+    def pause(self, delivery: Delivery, receiver: Receiver, due_ms: int) -> None:
+        """Keeps a delivery back until a time, then it waits again."""
+        message = delivery.message
+        delivery.holder = receiver.number
+        ordered = message.header.ordering_key is not None or self.settings.blocking
+        if (
+            message.kind == MEMORY_KIND
+            or ordered
+            or (message.kind == LOG_KIND and not receiver.durable)
+        ):
+            # Those that hold up others stay in memory; a restart only shortens their pause.
+            if message.kind == POOL_KIND:
+                self.write_pool_row(delivery, PLACED if delivery.placed else NATURAL, delivery.rank)
+            heappush(self.pausing, (due_ms, id(delivery), delivery))
+        elif message.kind == POOL_KIND:
+            self.pause_on_disk(delivery, due_ms)
+        else:
+            self.pause_log_on_disk(delivery, receiver, due_ms)
+
+    def pause_on_disk(self, delivery: Delivery, due_ms: int) -> None:
+        if delivery.placed:
+            self.rows.delete(self.keys.waiting(POOL, delivery.rank))
+            delivery.placed = False
+        self.write_pool_row(delivery, DELAYED, delivery.rank)
+        self.forget_returned(POOL, delivery.sequence)
+        self.pool.live.pop(delivery.sequence, None)
+        self.add_due(due_ms, DUE_RETRY, POOL, delivery.sequence)
+        self.oldest_pool.note(delivery.sequence)
+
+    def pause_log_on_disk(self, delivery: Delivery, receiver: Receiver, due_ms: int) -> None:
+        number, sequence = receiver.number, delivery.sequence
+        self.free_place(delivery.message, receiver)
+        self.leave_log(delivery, receiver)
+        self.rows.put(
+            self.keys.exception(number, sequence),
+            pack(DELAYED, delivery.rank, delivery.attempts, 0),
+        )
+        self.unsettled[receiver] = None
+        self.add_due(due_ms, DUE_RETRY, number, sequence)
+
+    def add_due(self, due_ms: int, what: int, list_number: int, sequence: int) -> None:
+        """Something is to be done at a time, also after a restart."""
+        self.rows.put(self.keys.due(due_ms, what, list_number, sequence), b"")
+        if self.next_due_row_ms is None or due_ms < self.next_due_row_ms:
+            self.next_due_row_ms = due_ms
+
+    # --- for good ---------------------------------------------------------------------------
+
+    def fail_for_good(self, delivery: Delivery, reason: str, now_ms: int) -> None:
+        """No more attempts: parked, moved to the dead-letter topic, or dropped."""
+        message, receiver = delivery.message, delivery.receiver
+        assert receiver is not None
+        delivery.status = Status.FAILED
+        statuses = {receiver.name: status_name(Status.FAILED)}
+        if message.kind == MEMORY_KIND:
+            if message.header.mode is Mode.ONLINE:
+                self.end_copy(delivery, Status.FAILED, now_ms)
+            else:
+                self.end_pool(delivery, FAILED, statuses, now_ms)
+            return
+        dead_letter = self.settings.dead_letter
+        if dead_letter is not None:
+            self.forward(message, receiver, reason, dead_letter)
+            if message.kind == POOL_KIND:
+                self.end_pool(delivery, FAILED, statuses, now_ms)
+            else:
+                self.end_log_delivery(delivery, Status.FAILED, now_ms)
+        elif message.kind == POOL_KIND:
+            self.park_pool(delivery, receiver, reason, now_ms)
+        else:
+            self.park_log(delivery, receiver, reason, now_ms)
+
+    def park_pool(self, delivery: Delivery, receiver: Receiver, reason: str, now_ms: int) -> None:
+        message, sequence = delivery.message, delivery.sequence
+        if message.producer is not None:
+            self.resolve(message, FAILED, {receiver.name: status_name(Status.FAILED)}, now_ms)
+        if message.flags & HAS_PRODUCER:
+            self.asked -= 1
+        message.flags &= ~HAS_PRODUCER
+        message.producer = None
+        if self.settings.history != "none":
+            self.keep_history(message, FAILED, delivery, now_ms)
+        if delivery.placed:
+            self.rows.delete(self.keys.waiting(POOL, delivery.rank))
+        position = self.write_parked(POOL, delivery, receiver, reason, now_ms)
+        self.write_pool_row(delivery, PARKED, position)
+        self.forget_returned(POOL, sequence)
+        delivery.waits = False
+        self.pool.live.pop(sequence, None)
+        self.pool_held -= 1
+        self.release_pool_key(delivery)
+        self.resolved_current(sequence)
+
+    def park_log(self, delivery: Delivery, receiver: Receiver, reason: str, now_ms: int) -> None:
+        message, sequence, number = delivery.message, delivery.sequence, receiver.number
+        self.leave_log(delivery, receiver)
+        position = self.write_parked(number, delivery, receiver, reason, now_ms)
+        receiver.parked += 1
+        self.rows.put(
+            self.keys.exception(number, sequence), pack(PARKED, position, delivery.attempts, 0)
+        )
+        self.note_fared(delivery, receiver, Status.FAILED, now_ms)
+        if receiver.durable:
+            self.unsettled[receiver] = None
+        self.release_receiver_key(delivery, receiver)
+        self.current_done_by(sequence, number)
+        self.take_place(message, receiver, Status.FAILED, now_ms)
+
+    def write_parked(
+        self, list_number: int, delivery: Delivery, receiver: Receiver, reason: str, now_ms: int
+    ) -> int:
+        position = self.take_number()
+        kept = reason.encode()[: limits.REASON_BYTES_MAX].decode(errors="ignore")
+        value = pack(list_number, delivery.sequence, receiver.name, kept, delivery.attempts, now_ms)
+        self.rows.put(self.keys.parked(position), value)
+        self.parked += 1
+        return position
+
+    # --- parked: renewed or abandoned -------------------------------------------------------
+
+    def renew_at(self, position: int, now_ms: int) -> None:
+        """Puts a parked delivery back to waiting, with its attempts counted anew."""
+        row = self.rows.get(self.keys.parked(position))
+        assert row is not None
+        list_number, sequence, *_ = unpack(row, 6)
+        self.rows.delete(self.keys.parked(position))
+        self.parked -= 1
+        self.head_dirty = True
+        record = self.record_of("m" if list_number == POOL else "l", sequence)
+        assert record is not None, "a parked delivery without its message"
+        header = self.header_of(record.header)
+        rank = rank_of(header.priority, self.take_number())
+        if list_number == POOL:
+            delivery = Delivery(message_of(sequence, record, header, POOL_KIND), rank)
+            self.pool_held += 1
+            self.wait_in_pool(delivery, rank)
+        else:
+            self.renew_in_log(list_number, sequence, record, header, rank, now_ms)
+
+    def renew_in_log(
+        self, number: int, sequence: int, record: Record, header: Header, rank: int, now_ms: int
+    ) -> None:
+        receiver = self.receivers.by_number.get(number)
+        if receiver is None:
+            return
+        receiver.parked -= 1
+        message = self.log.messages.get(sequence) or message_of(sequence, record, header, LOG_KIND)
+        delivery = Delivery(message, rank)
+        delivery.receiver = receiver
+        self.note_fared(delivery, receiver, Status.WAITING, now_ms)
+        self.wait_in_log(delivery, receiver, rank)
+
+    def abandon_at(self, position: int, now_ms: int) -> None:
+        """Drops a parked delivery."""
+        row = self.rows.get(self.keys.parked(position))
+        assert row is not None
+        list_number, sequence, *_ = unpack(row, 6)
+        self.rows.delete(self.keys.parked(position))
+        self.parked -= 1
+        self.head_dirty = True
+        if list_number == POOL:
+            record = self.record_of("m", sequence)
+            assert record is not None, "a parked delivery without its message"
+            self.free_payload(
+                message_of(sequence, record, self.header_of(record.header), POOL_KIND)
+            )
+            self.rows.delete(self.keys.pool(sequence))
+        else:
+            self.abandon_in_log(list_number, sequence, now_ms)
+
+    def abandon_in_log(self, number: int, sequence: int, now_ms: int) -> None:
+        """A receiver will not have this log message again."""
+        self.rows.delete(self.keys.exception(number, sequence))
+        self.rows.delete(self.keys.fared(sequence, number))
+        receiver = self.receivers.by_number.get(number)
+        message = self.log_message(sequence)
+        if receiver is not None:
+            receiver.parked -= 1
+            if receiver.durable:
+                receiver.done_now.append(sequence)
+                self.unsettled[receiver] = None
+            if message is not None:
+                self.free_place(message, receiver)
+        if message is not None:
+            self.end_if_only_parked(message, now_ms)
+
+    def log_message(self, sequence: int) -> Message | None:
+        """A log message, from memory or from its row."""
+        message = self.log.messages.get(sequence)
+        if message is None:
+            record = self.record_of("l", sequence)
+            if record is not None:
+                message = message_of(sequence, record, self.header_of(record.header), LOG_KIND)
+        return message
+
+    # --- log messages that expired while a delivery was parked --------------------------------
+
+    def has_parked(self, sequence: int) -> bool:
+        """Is a delivery of this log message parked, or renewed and not yet done?"""
+        waiting = (status_name(Status.FAILED), status_name(Status.WAITING))
+        return self.parked_or_renewed(sequence, waiting)
+
+    def parked_or_renewed(self, sequence: int, names: tuple[str, ...]) -> bool:
+        for key, row in self.rows.scan(*self.keys.fared_all(sequence)):
+            if unpack(row, 6)[1] in names:
+                number = number_at_end(key, 4)
+                if self.rows.get(self.keys.exception(number, sequence)) is not None:
+                    return True
+        return False
+
+    def keep_for_parked(self, message: Message, verdict: str, now_ms: int) -> None:
+        """An expired log message stays for the receivers that have it parked, and for nobody else."""
+        self.give_verdict(message, verdict, now_ms)
+        row = self.rows.get(self.keys.log(message.sequence))
+        assert row is not None
+        record = decode_record(row)
+        record.state, record.expires_ms, record.producer = PARKED, NEVER_MS, None
+        record.flags = record.flags & ~HAS_PRODUCER | ONLY_PARKED
+        message.flags = record.flags
+        self.rows.put(self.keys.log(message.sequence), encode_record(record))
+        if message.header.priority is not None:
+            rank = rank_of(message.header.priority, message.sequence)
+            self.rows.delete(self.keys.waiting(COMMON, rank))
+        self.withdraw_unparked(message)
+        message.expires_ms = NEVER_MS
+        self.log_held -= 1
+        self.head_dirty = True
+        self.resolved_current(message.sequence)
+
+    def withdraw_unparked(self, message: Message) -> None:
+        assert message.copies is not None
+        for delivery in list(message.copies.values()):
+            receiver = delivery.receiver
+            assert receiver is not None
+            renewed = self.rows.get(self.keys.fared(message.sequence, receiver.number)) is not None
+            if not (renewed and delivery.placed):
+                if delivery.page is not None:
+                    self.release(delivery)
+                self.leave_log(delivery, receiver)
+                self.release_receiver_key(delivery, receiver)
+
+    def end_if_only_parked(self, message: Message, now_ms: int) -> None:
+        """Deletes a log message that stayed for its parked deliveries, once there is none left."""
+        row = self.rows.get(self.keys.log(message.sequence))
+        if row is not None and row[0] == PARKED and not self.has_parked(message.sequence):
+            self.log_held += 1  # end_log takes it off again
+            self.end_log(message, DROPPED, now_ms)
+
+    # --- dead letters -----------------------------------------------------------------------
+
+    def forward(self, message: Message, receiver: Receiver, reason: str, target: str) -> None:
+        """Sends a message on to the dead-letter topic; it is here until that topic has it."""
+        header = message.header
+        why = reason.encode()[: limits.REASON_BYTES_MAX].decode(errors="ignore")
+        added = {
+            "dead-letter-topic": self.name,
+            "dead-letter-receiver": receiver.name,
+            "dead-letter-reason": why,
+        }
+        room = limits.ATTRIBUTES_MAX - len(added)
+        attributes = dict(list(header.attributes.items())[:room]) | added
+        moved = Header(
+            Mode.DURABLE, header.expect, header.subjects, attributes, header.max_receivers,
+            priority=header.priority, ordering_key=header.ordering_key,
+        )  # fmt: skip
+        number = self.next_outbox
+        self.next_outbox += 1
+        self.head_dirty = True
+        self.write_outbox(
+            number, target, message.id, moved.encoded, self.payload_of(message), receiver.name, why
+        )
+
+    def write_outbox(self, number: int, target: str, *rest: object) -> None:
+        """Keeps a message for another topic, under the next number of that topic's producer."""
+        count = self.forwarded.get(target, 0) + 1
+        self.forwarded[target] = count
+        self.rows.put(self.keys.outbox(number), pack(target, count, *rest))
+        self.head_dirty = True
+
+    def forwarder_id(self, target: str) -> bytes:
+        """The producer as which this topic publishes to its dead-letter topic.
+
+        It is another one whenever the count behind it begins anew, so that no number is ever taken
+        for one that was used before.
+        """
+        identity = f"{self.keys.number}/{self.forward_generation}/{target}/{self.name}"
+        return blake2b(identity.encode(), digest_size=limits.PRODUCER_ID_BYTES).digest()
+
+    def send_outbox(self, now_ms: int) -> None:
+        """Sends what waits for other topics, in order, a bounded number at a time."""
+        if now_ms < self.outbox_paused_ms or self.outbox_next >= self.next_outbox:
+            return
+        low, high = self.keys.outbox(self.outbox_next), self.keys.range_of("b")[1]
+        for key, row in self.rows.scan(low, high):
+            if len(self.forwarding) >= FORWARDS_MAX:
+                return
+            number = number_at_end(key)
+            self.outbox_next = number + 1
+            if number not in self.forwarding:
+                target, count, message_id, encoded, payload, _, _ = unpack(row, 7)
+                self.forwarding[number] = count
+                settled = min(self.forwarding.values()) - 1
+                producer = self.forwarder_id(target)
+                message = (message_id, encoded, payload)
+                self.effects.append(Forward(number, target, producer, count, settled, message))
+
+    def forward_settled(
+        self, number: int, code: str | None, detail: str, counted: bool, now_ms: int
+    ) -> None:
+        """The other topic has answered; ``counted``: it will answer this number so for ever."""
+        row = self.rows.get(self.keys.outbox(number))
+        self.forwarding.pop(number, None)
+        if row is None:
+            return
+        target, _, *rest = unpack(row, 7)
+        if code is None or code == "duplicate":
+            self.rows.delete(self.keys.outbox(number))
+        elif code == "wrong_state":
+            self.renumber_outbox()
+        elif code in _PASSING:
+            if counted:
+                self.write_outbox(number, target, *rest)
+            self.outbox_paused_ms = now_ms + FORWARD_RETRY_MS
+            self.outbox_next = min(self.outbox_next, number)
+        else:
+            self.rows.delete(self.keys.outbox(number))
+            self.park_unforwarded(target, rest, f"{code} {detail}", now_ms)
+
+    def renumber_outbox(self) -> None:
+        """The other topic does not know this producer, or forgot it: begin again as a new one."""
+        self.forward_generation += 1
+        self.forwarded.clear()
+        self.forwarding.clear()
+        self.outbox_next = 0
+        for key, row in list(self.rows.scan(*self.keys.range_of("b"))):
+            target, _, *rest = unpack(row, 7)
+            self.write_outbox(number_at_end(key), target, *rest)
+
+    def park_unforwarded(self, target: str, rest: list[Any], refusal: str, now_ms: int) -> None:
+        """The dead-letter topic will never take it: park it here, so that it is not lost."""
+        message_id, encoded, payload, receiver_name, reason = rest
+        header = self.header_of(encoded)
+        single = Header(
+            Mode.DURABLE,
+            header.expect,
+            header.subjects,
+            header.attributes,
+            1,
+            priority=header.priority,
+        )
+        message = Message(
+            self.take_number(), message_id, single, payload, now_ms, NEVER_MS, POOL_KIND
+        )
+        receiver = self.receivers.by_name.get(receiver_name) or self.receivers.work
+        self.pool_held += 1  # park_pool takes it off again
+        why = f"{reason} (and {target!r} refused it: {refusal})"
+        self.park_pool(Delivery(message, 0, 1), receiver, why, now_ms)

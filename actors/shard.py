@@ -1,0 +1,219 @@
+"""A shard: the topics of one store, and the turn in which they act. Pure but for its rows.
+
+The shard names topics, makes and deletes them, hands each command to its actor, carries dead
+letters between topics of the same store, and knows when something is due. A host drives it:
+
+    shard.handle(topic, command, now_ms)   any number of times; effects are kept
+    shard.tick(now_ms)                     what has become due
+    effects = shard.end_turn()             writes what the turn changed; commit the rows, synced
+    … and only then perform the effects, in order.
+"""
+
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from asterism import checks
+from asterism import commands as ask
+from asterism.actors.recovery import recover
+from asterism.actors.topic import TopicActor
+from asterism.commands import Command, CreateTopic, DeleteTopic, ForwardSettled, Publish, Request
+from asterism.effects import Accepted, Effect, Forward, Refuse, Reply
+from asterism.errors import PeerError
+from asterism.rows import Rows
+from asterism.settings import TopicSettings
+from asterism.storage.keys import STORE_NEXT, STORE_TOPIC, after
+from asterism.storage.records import pack, unpack
+
+FORWARDER = b"\x00forwarder"  # the node as which dead letters are published
+
+
+class TopicEffect(NamedTuple):
+    """An effect, and the topic that it is of."""
+
+    topic: str
+    effect: Effect
+
+
+class Shard:
+    """All topics of one store."""
+
+    def __init__(self, rows: Rows, defaults: TopicSettings, auto_create: bool = True) -> None:
+        self._rows = rows
+        self._defaults = defaults
+        self._auto_create = auto_create
+        self.topics: dict[str, TopicActor] = {}
+        self._effects: list[TopicEffect] = []
+        self._touched: dict[str, TopicActor] = {}
+        self._due: list[tuple[int, str]] = []
+        self._scheduled: dict[str, int] = {}
+        self._next_topic, self._first_sequence = 1, 1
+        self._recover()
+
+    def _recover(self) -> None:
+        row = self._rows.get(STORE_NEXT)
+        if row is not None:
+            self._next_topic, self._first_sequence = unpack(row, 2)
+        for key, value in list(self._rows.scan(STORE_TOPIC, after(STORE_TOPIC))):
+            name = key[len(STORE_TOPIC) :].decode()
+            actor = recover(name, int.from_bytes(value, "big"), self._rows, self._defaults)
+            self.topics[name] = self._touched[name] = actor
+
+    # --- commands ---------------------------------------------------------------------------
+
+    def handle(self, topic: str, command: Command | CreateTopic | DeleteTopic, now_ms: int) -> None:
+        """Gives a command to a topic; its effects come with ``end_turn``."""
+        try:
+            name = checks.topic_name(topic)
+            if isinstance(command, CreateTopic):
+                self._create(name, command, now_ms)
+            elif isinstance(command, DeleteTopic):
+                self._delete(name, command, now_ms)
+            else:
+                actor = self._find(name, command, now_ms)
+                self._perform(actor, actor.handle(command, now_ms), now_ms)
+        except PeerError as error:
+            if isinstance(command, Request) and not isinstance(command, ask.Grant | ask.Detach):
+                refusal = Refuse(
+                    command.node, command.request, error.code, error.detail, error.retry_after_ms
+                )
+                self._effects.append(TopicEffect(topic, refusal))
+
+    def detach(self, node: bytes, now_ms: int) -> None:
+        """A connection is gone: every topic that it was on is told."""
+        for actor in list(self.topics.values()):
+            if node in actor.receivers.nodes or actor.waits_of(node):
+                self._perform(actor, actor.handle(ask.Detach(node, 0), now_ms), now_ms)
+
+    def _find(self, name: str, command: Command, now_ms: int) -> TopicActor:
+        actor = self.topics.get(name)
+        if actor is None:
+            if not self._auto_create or not isinstance(command, _CREATES):
+                raise PeerError("no_such_topic", f"there is no topic {name!r}")
+            actor = self._make(name)
+        return actor
+
+    def _make(self, name: str) -> TopicActor:
+        number = self._next_topic
+        self._next_topic += 1
+        actor = TopicActor(name, number, self._rows, self._defaults, self._first_sequence)
+        self.topics[name] = self._touched[name] = actor
+        self._rows.put(STORE_TOPIC + name.encode(), number.to_bytes(4, "big"))
+        self._write_next()
+        return actor
+
+    def _write_next(self) -> None:
+        self._rows.put(STORE_NEXT, pack(self._next_topic, self._first_sequence))
+
+    def _create(self, name: str, command: CreateTopic, now_ms: int) -> None:
+        if name in self.topics:
+            raise PeerError("topic_exists", f"there is a topic {name!r}")
+        self._defaults.changed(dict(command.changes))  # refused before anything is made
+        if command.changes.get("dead_letter") == name:
+            raise PeerError("bad_request", "a topic cannot be its own dead-letter topic")
+        actor = self._make(name)
+        actor.configure(dict(command.changes), (), now_ms)
+        self._effects.append(TopicEffect(name, Reply(command.node, command.request)))
+
+    def _delete(self, name: str, command: DeleteTopic, now_ms: int) -> None:
+        actor = self.topics.pop(name, None)
+        if actor is None:
+            raise PeerError("no_such_topic", f"there is no topic {name!r}")
+        self._perform(actor, actor.delete(now_ms), now_ms)
+        self._touched.pop(name, None)
+        self._scheduled.pop(name, None)
+        self._rows.delete(STORE_TOPIC + name.encode())
+        # A topic of the same name must not give a sequence that somebody may still remember.
+        self._first_sequence = max(self._first_sequence, actor.next_sequence)
+        self._write_next()
+        self._effects.append(TopicEffect(name, Reply(command.node, command.request)))
+
+    # --- effects ----------------------------------------------------------------------------
+
+    def _perform(self, actor: TopicActor, effects: list[Effect], now_ms: int) -> None:
+        self._touched[actor.name] = actor
+        for effect in effects:
+            if isinstance(effect, Forward):
+                self._forward(actor, effect, now_ms)
+            else:
+                self._effects.append(TopicEffect(actor.name, effect))
+
+    def _forward(self, actor: TopicActor, forward: Forward, now_ms: int) -> None:
+        """Publishes a dead letter to a topic of this store; one elsewhere is the host's to carry."""
+        if not self.owns(forward.target):
+            self._effects.append(TopicEffect(actor.name, forward))
+            return
+        publish = Publish(
+            FORWARDER,
+            forward.number,
+            (forward.message,),
+            forward.producer,
+            forward.count,
+            forward.settled,
+        )
+        try:
+            target = self._find(forward.target, publish, now_ms)
+        except PeerError as error:
+            self._settle(actor, ForwardSettled(forward.number, error.code, error.detail), now_ms)
+            return
+        for effect in target.handle(publish, now_ms):
+            if isinstance(effect, Accepted | Refuse) and effect.node == FORWARDER:
+                self._settle(actor, forward_answer(forward.number, effect), now_ms)
+            elif isinstance(effect, Forward):
+                self._forward(target, effect, now_ms)
+            else:
+                self._effects.append(TopicEffect(target.name, effect))
+        self._touched[target.name] = target
+
+    def owns(self, topic: str) -> bool:
+        """Is this topic one of this store? A host with several stores decides by placement."""
+        return True
+
+    def _settle(self, actor: TopicActor, settled: ForwardSettled, now_ms: int) -> None:
+        self._perform(actor, actor.handle(settled, now_ms), now_ms)
+
+    # --- time and turns ---------------------------------------------------------------------
+
+    def next_due_ms(self) -> int | None:
+        """When ``tick`` has something to do next."""
+        return self._due[0][0] if self._due else None
+
+    def tick(self, now_ms: int) -> None:
+        """Lets every topic do what has become due."""
+        while self._due and self._due[0][0] <= now_ms:
+            due_ms, name = heappop(self._due)
+            if self._scheduled.get(name) == due_ms:
+                del self._scheduled[name]
+                actor = self.topics[name]
+                self._perform(actor, actor.tick(now_ms), now_ms)
+
+    def end_turn(self) -> list[TopicEffect]:
+        """Writes what the turn changed and returns its effects: commit before performing them."""
+        for name, actor in self._touched.items():
+            actor.end_turn()
+            due_ms = actor.next_due_ms()
+            if due_ms is not None and self._scheduled.get(name) != due_ms:
+                self._scheduled[name] = due_ms
+                heappush(self._due, (due_ms, name))
+        self._touched.clear()
+        effects, self._effects = self._effects, []
+        return effects
+
+
+def forward_answer(number: int, effect: Accepted | Refuse) -> ForwardSettled:
+    """What the answer to a forwarded publish means for the topic it came from."""
+    if isinstance(effect, Refuse):
+        return ForwardSettled(number, effect.code, effect.detail)
+    result = effect.results[0]
+    if isinstance(result, int):
+        return ForwardSettled(number)
+    return ForwardSettled(number, result.code, result.detail, counted=True)
+
+
+_CREATES = (
+    ask.Publish,
+    ask.Subscribe,
+    ask.CreateReceiver,
+    ask.Draft,
+    ask.Order,
+    ask.Configure,
+)

@@ -1,0 +1,248 @@
+"""What a topic knows: its parts, its counters, and the rows that bring them back.
+
+The lowest layer of the topic actor. Layers are built on one another, each in its own file, and call
+downward only: state, endings (how messages end), retry (how deliveries come back), dispatch (who
+gets what), then the handlers of commands; ``topic.py`` joins them.
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import Any
+
+from asterism import limits
+from asterism.actors.delivery import Delivery, Message
+from asterism.actors.leases import Pages
+from asterism.actors.log import Log, Places
+from asterism.actors.pool import Lane, Pool
+from asterism.actors.producers import Producers
+from asterism.actors.receipts import Outcomes
+from asterism.actors.receivers import Endpoint, Receiver, Receivers, SettingsBox, Wait
+from asterism.effects import Effect
+from asterism.message import Header, decode_header
+from asterism.rows import Rows
+from asterism.settings import TopicSettings
+from asterism.storage.keys import TopicKeys, number_at_end
+from asterism.storage.records import Record, decode_record, pack, unpack
+
+_HEAD_FIELDS = (
+    "next_sequence", "pool_held", "log_held", "drafting", "parked", "completed", "asked",
+    "next_outbox", "last_expiry_ms", "listed", "forward_generation", "forwarded",
+)  # fmt: skip
+
+
+class Oldest:
+    """Sequences of one kind of message row from the oldest on, read ahead in blocks.
+
+    What comes back to waiting is noted, so that the walk itself never goes back.
+    """
+
+    def __init__(self, rows: Rows, keys: TopicKeys, kind: str) -> None:
+        self._rows = rows
+        self._keys = keys
+        self._kind = kind
+        self._ahead: deque[int] = deque()
+        self._noted: list[int] = []
+        self._next = 0
+
+    def first(self) -> int | None:
+        """The oldest that may matter; ``drop`` it if it turns out not to."""
+        if not self._ahead and not self._read():
+            return self._noted[0] if self._noted else None
+        if self._noted and self._noted[0] < self._ahead[0]:
+            return self._noted[0]
+        return self._ahead[0]
+
+    def drop(self, sequence: int) -> None:
+        """Takes the one that ``first`` returned off."""
+        if self._noted and self._noted[0] == sequence:
+            heappop(self._noted)
+        else:
+            self._ahead.popleft()
+
+    def note(self, sequence: int) -> None:
+        """This one waits again, or is new and older than what was read."""
+        if sequence < self._next:
+            heappush(self._noted, sequence)
+
+    def _read(self) -> bool:
+        low = self._keys.range_of(self._kind)[0] + self._next.to_bytes(8, "big")
+        for key, _ in self._rows.scan(low, self._keys.range_of(self._kind)[1]):
+            self._ahead.append(number_at_end(key))
+            if len(self._ahead) >= limits.WINDOW_LOW:
+                break
+        if self._ahead:
+            self._next = self._ahead[-1] + 1
+        return bool(self._ahead)
+
+
+class TopicState:
+    """The parts of one topic."""
+
+    def __init__(
+        self, name: str, number: int, rows: Rows, defaults: TopicSettings, first: int
+    ) -> None:
+        self.name = name
+        self.rows = rows
+        self.keys = TopicKeys(number)
+        self.defaults = defaults
+        self.overrides: dict[str, Any] = {}
+        self.box = SettingsBox(defaults)
+        self.receivers = Receivers(self.box)
+        self.pages = Pages(rows, self.keys)
+        self.pool = Pool(rows, self.keys, self.receivers, self.header_of, self.returned)
+        self.log = Log(rows, self.keys, self.receivers, self.header_of, self.returned)
+        self.producers = Producers(rows, self.keys)
+        self.outcomes = Outcomes(rows, self.keys)
+        self.oldest_pool = Oldest(rows, self.keys, "m")
+        self.oldest_log = Oldest(rows, self.keys, "l")
+        self._headers: dict[bytes, Header] = {}
+        # Deliveries that a restart put back to waiting: (list, sequence) -> attempts, holder, page.
+        self._returned: dict[tuple[int, int], tuple[int, int, int]] = {}
+        self._returned_pages: dict[int, int] = {}  # page -> how many of it are still in _returned
+
+        # Counters, in the head row.
+        self.next_sequence = first
+        self.pool_held = 0  # live messages of the pool, neither drafts nor parked
+        self.log_held = 0
+        self.drafting = 0
+        self.parked = 0  # parked deliveries
+        self.completed = 0
+        self.asked = 0  # live durable messages whose publisher asked for a receipt
+        self.next_outbox = 1
+        self.last_expiry_ms = 0  # of the messages that expire in sequence order
+        self.listed = 0  # the work queue was used: 1 until it is cleared
+        self.head_dirty = True
+        self.marks_at = 0  # the sequence at which the marks in the head are raised next
+
+        # Messages on their way to the dead-letter topic.
+        self.forwarded: dict[str, int] = {}  # target -> the last number given there
+        self.forward_generation = 0
+        self.forwarding: dict[int, int] = {}  # under way: outbox number -> the target's number
+        self.outbox_next = 0
+        self.outbox_paused_ms = 0
+
+        # Memory messages.
+        self.memory: dict[int, Message] = {}
+        self.pausing: list[tuple[int, int, Delivery]] = []  # retries and delays kept in memory
+        self.digests: dict[bytes, int] = {}  # payloads of memory messages on a unique topic
+
+        # Walks of time.
+        self.expiry_cursor = {"m": 0, "l": 0}
+        self.next_expiry_ms: dict[str, int | None] = {"m": None, "l": None}
+        self.next_due_row_ms: int | None = None
+        self.next_sweep_ms = 0
+        self.waits: list[tuple[int, int, Wait]] = []  # pulls and orders with a deadline
+
+        # A blocking topic's message under way, and for a log message who still has to finish it.
+        self.current: int | None = None
+        self.current_for: set[int] = set()
+        self.places: dict[int, Places] = {}
+
+        # Of this command.
+        self.effects: list[Effect] = []
+        self.touched: list[Endpoint] = []
+        self.fed: dict[Lane, None] = {}
+        self.hungry: dict[Receiver, None] = {}
+        self.stalled: dict[Receiver, None] = {}
+        self.unsettled: dict[Receiver, None] = {}  # durable receivers that finished log messages
+        self.totals = {"published": 0, "delivered": 0, "processed": 0, "failed": 0, "expired": 0}
+
+    @property
+    def settings(self) -> TopicSettings:
+        return self.box.value
+
+    @property
+    def held(self) -> int:
+        """Every held message: waiting and in flight, not parked, not drafts."""
+        return self.pool_held + self.log_held + len(self.memory)
+
+    def header_of(self, encoded: bytes) -> Header:
+        """A decoded header; most messages of a topic share a few."""
+        header = self._headers.get(encoded)
+        if header is None:
+            if len(self._headers) >= limits.HEADERS_CACHED_MAX:
+                self._headers.clear()
+            header = self._headers[encoded] = decode_header(encoded)
+        return header
+
+    def take_number(self) -> int:
+        """A new sequence or position: one counter serves both, so that they can be compared."""
+        number = self.next_sequence
+        self.next_sequence = number + 1
+        self.head_dirty = True
+        return number
+
+    def record_of(self, kind: str, sequence: int) -> Record | None:
+        key = self.keys.pool(sequence) if kind == "m" else self.keys.log(sequence)
+        row = self.rows.get(key)
+        return None if row is None else decode_record(row)
+
+    def payload_of(self, message: Message) -> bytes:
+        """The payload, from disk where it is not kept in memory."""
+        if message.payload is not None:
+            return message.payload
+        record = self.record_of("l" if message.copies is not None else "m", message.sequence)
+        assert record is not None, "a live message without its row"
+        return record.payload
+
+    # --- what a restart put back ------------------------------------------------------------
+
+    def returned(self, list_number: int, sequence: int) -> tuple[int, int]:
+        """Attempts and holder of a delivery that was out when the worker ended."""
+        if not self._returned:
+            return 0, 0
+        attempts, holder, _ = self._returned.get((list_number, sequence), (0, 0, 0))
+        return attempts, holder
+
+    def add_returned(
+        self, list_number: int, sequence: int, attempts: int, holder: int, page: int
+    ) -> None:
+        known = self._returned.get((list_number, sequence))
+        if known is not None and known[0] >= attempts:
+            return
+        self.forget_returned(list_number, sequence)
+        self._returned[list_number, sequence] = (attempts, holder, page)
+        self._returned_pages[page] = self._returned_pages.get(page, 0) + 1
+
+    def forget_returned(self, list_number: int, sequence: int) -> None:
+        """It went out again, or is over: once all of a page have, its row is of no use."""
+        if not self._returned:
+            return
+        known = self._returned.pop((list_number, sequence), None)
+        if known is not None:
+            page = known[2]
+            self._returned_pages[page] -= 1
+            if self._returned_pages[page] == 0:
+                del self._returned_pages[page]
+                self.rows.delete(self.keys.page(page))
+
+    # --- rows of the topic itself -----------------------------------------------------------
+
+    def write_head(self) -> None:
+        """Writes the counters; called at the end of a turn that changed them."""
+        values = [getattr(self, name) for name in _HEAD_FIELDS]
+        cursors = (self.expiry_cursor["m"], self.expiry_cursor["l"])
+        low = (self.pool.low_sequence, self.log.low_sequence)
+        numbers = (self.receivers.next_number,)
+        self.rows.put(self.keys.head, pack(values, cursors, low, numbers))
+        self.head_dirty = False
+
+    def read_head(self, row: bytes) -> None:
+        values, cursors, low, numbers = unpack(row, 4)
+        for name, value in zip(_HEAD_FIELDS, values, strict=True):
+            setattr(self, name, value)
+        self.expiry_cursor["m"], self.expiry_cursor["l"] = cursors
+        self.pool.low_sequence, self.log.low_sequence = low
+        (self.receivers.next_number,) = numbers
+        self.head_dirty = False
+
+    def write_receiver(self, receiver: Receiver) -> None:
+        assert receiver.durable
+        value = pack(
+            receiver.name,
+            receiver.interests,
+            receiver.sent_timeout_ms,
+            receiver.received_timeout_ms,
+        )
+        self.rows.put(self.keys.receiver(receiver.number), value)
+        self.head_dirty = True  # the numbers of receivers are counted there

@@ -1,0 +1,434 @@
+"""Receiving: subscriptions, credit, pulls, reports, and what a lost connection does."""
+
+from heapq import heappush
+
+from asterism import limits
+from asterism.actors.delivery import MEMORY_KIND, Delivery
+from asterism.actors.publishing import Publishing
+from asterism.actors.receivers import Endpoint, Receiver, Wait
+from asterism.commands import (
+    CancelWait,
+    CreateReceiver,
+    DeleteReceiver,
+    Detach,
+    Extend,
+    Grant,
+    ListReceivers,
+    Pull,
+    Report,
+    Seek,
+    SetInterests,
+    Subscribe,
+    Unsubscribe,
+)
+from asterism.effects import EndpointGone, Reply
+from asterism.errors import PeerError
+from asterism.message import Mode, Status
+from asterism.storage.keys import NONE_RANK, POOL, number_at_end
+from asterism.storage.records import PARKED, decode_record, unpack
+from asterism.subjects import split_interest
+
+
+class Subscribing(Publishing):
+    """Serves those who receive."""
+
+    # --- subscriptions ----------------------------------------------------------------------
+
+    def on_subscribe(self, command: Subscribe, now_ms: int) -> None:
+        if len(self.receivers.endpoints) >= limits.ENDPOINTS_MAX:
+            raise PeerError("busy", "the topic has as many endpoints as it may", 1_000)
+        if (command.node, command.endpoint) in self.receivers.endpoints:
+            raise PeerError("wrong_state", f"endpoint {command.endpoint} is on this topic already")
+        interests = normalised(command.interests)
+        receiver = self.receiver_for(command)
+        endpoint = self.receivers.attach(command.node, command.endpoint, receiver, interests)
+        self.set_timeouts(receiver, command.sent_timeout_ms, command.received_timeout_ms)
+        self.renew_interests(receiver)
+        self.credit(endpoint, command.credit)
+        self.effects.append(Reply(command.node, command.request, {"receiver": receiver.name}))
+
+    def receiver_for(self, command: Subscribe) -> Receiver:
+        named = command.group if command.group is not None else command.name
+        if named is None:
+            named = f"~{command.node.hex()}.{command.endpoint}"
+        durable = command.durable is not False and not named.startswith("~")
+        receiver = self.receivers.by_name.get(named)
+        if receiver is None:
+            receiver = self.create_receiver(named, durable)
+        elif receiver.durable != durable:
+            kind = "durable" if receiver.durable else "not durable"
+            raise PeerError("wrong_state", f"the receiver {named!r} exists and is {kind}")
+        return receiver
+
+    def create_receiver(self, name: str, durable: bool) -> Receiver:
+        """A new receiver: it is owed every live log message that it is interested in."""
+        receiver = self.receivers.create(name, durable)
+        if self.log_held:
+            receiver.horizon = 0
+        if durable:
+            self.write_receiver(receiver)
+        self.head_dirty = True
+        return receiver
+
+    def set_timeouts(
+        self, receiver: Receiver, sent_ms: int | None, received_ms: int | None
+    ) -> None:
+        if sent_ms is not None or received_ms is not None:
+            receiver.sent_timeout_ms = sent_ms
+            receiver.received_timeout_ms = received_ms
+            if receiver.durable:
+                self.write_receiver(receiver)
+
+    def renew_interests(self, receiver: Receiver) -> None:
+        """A receiver is interested in whatever one of its endpoints is."""
+        union = [
+            interest for endpoint in receiver.endpoints.values() for interest in endpoint.interests
+        ]
+        if self.receivers.set_interests(receiver, union) and receiver.durable:
+            self.write_receiver(receiver)
+        if receiver.credit:
+            self.hungry[receiver] = None
+
+    def on_create_receiver(self, command: CreateReceiver, now_ms: int) -> None:
+        if command.name in self.receivers.by_name:
+            raise PeerError("wrong_state", f"the receiver {command.name!r} exists already")
+        if command.name.startswith("~"):
+            raise PeerError("bad_request", "a durable receiver's name does not begin with ~")
+        receiver = self.create_receiver(command.name, True)
+        receiver.sent_timeout_ms = command.sent_timeout_ms
+        receiver.received_timeout_ms = command.received_timeout_ms
+        self.receivers.set_interests(receiver, normalised(command.interests))
+        self.write_receiver(receiver)
+        self.effects.append(Reply(command.node, command.request, {"receiver": receiver.name}))
+
+    def on_set_interests(self, command: SetInterests, now_ms: int) -> None:
+        endpoint = self.receivers.endpoint(command.node, command.endpoint)
+        endpoint.interests = normalised(command.interests)
+        self.renew_interests(endpoint.receiver)
+        self.effects.append(Reply(command.node, command.request))
+
+    def on_unsubscribe(self, command: Unsubscribe, now_ms: int) -> None:
+        self.detach_endpoint(self.receivers.endpoint(command.node, command.endpoint), now_ms)
+        self.effects.append(Reply(command.node, command.request))
+
+    def on_detach(self, command: Detach, now_ms: int) -> None:
+        for number in list(self.receivers.nodes.get(command.node, ())):
+            self.detach_endpoint(self.receivers.endpoint(command.node, number), now_ms)
+        work = self.receivers.work
+        for key in [key for key in work.orders if key[0] == command.node]:
+            self.end_order(work.orders[key])
+
+    def waits_of(self, node: bytes) -> bool:
+        """Does an order of this node wait?"""
+        return any(key[0] == node for key in self.receivers.work.orders)
+
+    def detach_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
+        """An endpoint ends: what it held fails over at once."""
+        receiver = endpoint.receiver
+        if endpoint.pull is not None:
+            endpoint.pull.over = True
+            endpoint.pull = None
+        self.receivers.detach(endpoint)
+        held = [delivery for delivery in receiver.held.values() if delivery.endpoint is endpoint]
+        for delivery in held:
+            self.unreachable(delivery, now_ms)
+        if not receiver.endpoints:
+            self.drop_waiting_copies(receiver, now_ms)
+            if not receiver.durable:
+                self.remove_receiver(receiver, now_ms)
+
+    def drop_waiting_copies(self, receiver: Receiver, now_ms: int) -> None:
+        """Online messages are for those who are online: waiting copies are lost with the last."""
+        aside = receiver.locks.drain()  # nothing is out, so no key is held
+        for delivery in aside:
+            (receiver.copies if delivery.message.kind == MEMORY_KIND else receiver.window).push(
+                delivery
+            )
+        pausing = [entry[2] for entry in self.pausing if entry[2].receiver is receiver]
+        for delivery in receiver.copies.drain() + pausing:
+            if delivery.message.header.mode is Mode.ONLINE:
+                self.end_copy(delivery, Status.UNREACHABLE, now_ms)
+
+    def remove_receiver(self, receiver: Receiver, now_ms: int) -> None:
+        """A receiver ends with all that was its own."""
+        for delivery in list(receiver.held.values()):
+            self.unreachable(delivery, now_ms)
+        messages = [delivery.message for delivery in receiver.known.values()]
+        self.log.forget_receiver(receiver)
+        self.drop_parked_of(receiver, now_ms)
+        self.receivers.remove(receiver)
+        for low, high in self.keys.of_receiver(receiver.number):
+            self.rows.delete_range(low, high)
+        for message in messages:
+            self.free_place(message, receiver)
+            self.current_done_by(message.sequence, receiver.number)
+        self.unsettled.pop(receiver, None)
+        self.hungry.pop(receiver, None)
+        self.stalled.pop(receiver, None)
+
+    def drop_parked_of(self, receiver: Receiver, now_ms: int) -> None:
+        if receiver.parked == 0:
+            return
+        low, high = (
+            self.keys.exception(receiver.number, 0),
+            self.keys.exception(receiver.number + 1, 0),
+        )
+        for _, value in list(self.rows.scan(low, high)):
+            state, position, _, _ = unpack(value, 4)
+            if state == PARKED:
+                self.abandon_at(position, now_ms)
+
+    def on_list_receivers(self, command: ListReceivers, now_ms: int) -> None:
+        names = sorted(name for name in self.receivers.by_name if name > command.after)
+        listed = [
+            self.describe_receiver(self.receivers.by_name[name])
+            for name in names[: limits.LIST_MAX]
+        ]
+        self.effects.append(Reply(command.node, command.request, {"receivers": listed}))
+
+    def describe_receiver(self, receiver: Receiver) -> dict[str, object]:
+        return {
+            "name": receiver.name,
+            "durable": receiver.durable,
+            "online": receiver.online,
+            "endpoints": len(receiver.endpoints),
+            "interests": list(receiver.interests),
+            "credit": receiver.credit,
+            "in_flight": len(receiver.held),
+            "parked": receiver.parked,
+            "floor": receiver.floor,
+            "sent_timeout_ms": receiver.timeout_ms(Status.SENT),
+            "received_timeout_ms": receiver.timeout_ms(Status.RECEIVED),
+        }
+
+    def on_delete_receiver(self, command: DeleteReceiver, now_ms: int) -> None:
+        receiver = self.receivers.find(command.name)
+        for endpoint in list(receiver.endpoints.values()):
+            self.effects.append(EndpointGone(endpoint.node, endpoint.number, "no_such_receiver"))
+            self.detach_endpoint(endpoint, now_ms)
+        if receiver.name in self.receivers.by_name:
+            self.remove_receiver(receiver, now_ms)
+        self.effects.append(Reply(command.node, command.request))
+
+    def on_seek(self, command: Seek, now_ms: int) -> None:
+        """Moves a receiver in the log: what it holds or has parked comes back to it as it is."""
+        receiver = self.receivers.find(command.name)
+        if not receiver.durable:
+            raise PeerError("wrong_state", "only a durable receiver can be moved")
+        target = self.seek_target(command)
+        for delivery in list(receiver.held.values()):
+            if delivery.message.copies is not None and delivery.message.header.mode is Mode.DURABLE:
+                self.release(delivery)
+        messages = [delivery.message for delivery in receiver.known.values()]
+        self.log.forget_receiver(receiver)
+        for message in messages:
+            self.free_place(message, receiver)
+            self.current_done_by(message.sequence, receiver.number)
+        self.forget_waiting_rows(receiver, target, now_ms)
+        receiver.done_now.clear()
+        receiver.marks = False
+        receiver.floor = target
+        receiver.horizon = 0
+        self.unsettled[receiver] = None
+        if receiver.credit:
+            self.hungry[receiver] = None
+        self.effects.append(Reply(command.node, command.request, {"sequence": target}))
+
+    def seek_target(self, command: Seek) -> int:
+        if command.sequence is not None:
+            return min(command.sequence, self.next_sequence)
+        if command.time_ms is None:
+            return self.next_sequence
+        for key, row in self.rows.scan(*self.keys.range_of("l")):
+            if decode_record(row).accepted_ms >= command.time_ms:
+                return number_at_end(key)
+        return self.next_sequence
+
+    def forget_waiting_rows(self, receiver: Receiver, target: int, now_ms: int) -> None:
+        """What was done, or moved, counts no more; what is parked stays parked."""
+        number = receiver.number
+        self.rows.delete_range(self.keys.done(number, 0), self.keys.done(number + 1, 0))
+        self.rows.delete_range(self.keys.waiting(number, 0), self.keys.waiting_end(number))
+        low, high = self.keys.exception(number, 0), self.keys.exception(number + 1, 0)
+        for key, value in list(self.rows.scan(low, high)):
+            if unpack(value, 4)[0] != PARKED:
+                self.rows.delete(key)
+
+    # --- credit and pulls -------------------------------------------------------------------
+
+    def on_grant(self, command: Grant, now_ms: int) -> None:
+        self.credit(self.receivers.endpoint(command.node, command.endpoint), command.credit)
+
+    def on_pull(self, command: Pull, now_ms: int) -> None:
+        endpoint = self.receivers.endpoint(command.node, command.endpoint)
+        if endpoint.pull is not None:
+            raise PeerError("wrong_state", "the endpoint has a pull that waits")
+        deadline_ms = now_ms + command.wait_ms
+        pull = Wait(command.node, command.request, deadline_ms, command.count)
+        pull.endpoint = endpoint
+        endpoint.pull = pull
+        if len(self.waits) >= limits.PULLS_MAX:
+            endpoint.pull = None
+            raise PeerError("busy", "as many pulls and orders wait as may", 100)
+        heappush(self.waits, (deadline_ms, id(pull), pull))
+        self.credit(endpoint, command.count)
+        self.hungry[endpoint.receiver] = None
+
+    def on_cancel_wait(self, command: CancelWait, now_ms: int) -> None:
+        order = self.receivers.work.orders.get((command.node, command.waiting))
+        if order is not None:
+            self.end_order(order)
+        for number in self.receivers.nodes.get(command.node, ()):
+            endpoint = self.receivers.endpoint(command.node, number)
+            if endpoint.pull is not None and endpoint.pull.request == command.waiting:
+                self.end_pull(endpoint)
+        self.effects.append(Reply(command.node, command.request))
+
+    def end_order(self, order: Wait) -> None:
+        work = self.receivers.work
+        del work.orders[order.node, order.request]
+        order.over = True
+        work.credit -= 1
+
+    # --- reports ----------------------------------------------------------------------------
+
+    def reporter(self, node: bytes, endpoint: int, name: str | None) -> Receiver:
+        if name is not None:
+            return self.receivers.find(name)
+        return self.receivers.endpoint(node, endpoint).receiver
+
+    def on_report(self, command: Report, now_ms: int) -> None:
+        receiver = self.reporter(command.node, command.endpoint, command.receiver)
+        held = receiver.held
+        refused: list[tuple[int, str]] = []
+        attempts = command.attempts
+        for index, sequence in enumerate(command.sequences):
+            delivery = held.get(sequence)
+            if delivery is None:
+                code = self.late_report(receiver, sequence, command.status, now_ms)
+                if code is not None:
+                    refused.append((sequence, code))
+            elif (
+                attempts is None
+                or attempts[index] == delivery.attempts
+                or command.status is Status.PROCESSED
+            ):
+                self.apply_report(delivery, command.status, command.reason, now_ms)
+        self.effects.append(
+            Reply(command.node, command.request, {"refused": refused} if refused else {})
+        )
+
+    def apply_report(self, delivery: Delivery, status: Status, reason: str, now_ms: int) -> None:
+        """The holder reports; a step that is not above the present one changes nothing."""
+        if status is Status.FAILED:
+            self.failed(delivery, reason, now_ms)
+        elif status >= delivery.message.header.expect:
+            if status is Status.RECEIVED:
+                delivery.received_ms = now_ms
+            self.release(delivery)
+            self.done(delivery, status, now_ms)
+        elif status > delivery.status:
+            self.climb_to_received(delivery, now_ms)
+
+    def climb_to_received(self, delivery: Delivery, now_ms: int) -> None:
+        receiver = delivery.receiver
+        assert receiver is not None
+        self.pages.remove(delivery)
+        delivery.status = Status.RECEIVED
+        delivery.received_ms = now_ms
+        self.pages.add(delivery, receiver, delivery.endpoint, now_ms)
+
+    def late_report(
+        self, receiver: Receiver, sequence: int, status: Status, now_ms: int
+    ) -> str | None:
+        """A report on what this receiver does not hold: late, repeated, or not its business."""
+        if sequence >= self.next_sequence:
+            return "no_such_message"
+        own = receiver.known.get(sequence)
+        if own is not None:
+            if own.page is None and own.attempts and status is Status.PROCESSED:
+                self.done(own, status, now_ms)
+            return None
+        message = self.memory.get(sequence)
+        if message is not None and message.copies is not None:
+            return self.late_copy(message.copies.get(receiver.number), status, now_ms)
+        return self.late_pool_report(receiver, sequence, status, now_ms)
+
+    def late_copy(self, delivery: Delivery | None, status: Status, now_ms: int) -> str | None:
+        returned = delivery is not None and delivery.page is None and delivery.attempts > 0
+        if delivery is not None and returned and status is Status.PROCESSED:
+            self.done(delivery, status, now_ms)
+        return None
+
+    def late_pool_report(
+        self, receiver: Receiver, sequence: int, status: Status, now_ms: int
+    ) -> str | None:
+        delivery = self.pool.live.get(sequence) or self.pool_delivery(sequence)
+        if delivery is None:
+            return self.late_log_report(receiver, sequence, status, now_ms)
+        if delivery.page is not None:
+            return "not_yours"
+        row = self.rows.get(self.keys.pool(sequence))
+        if row is not None and row[0] == PARKED:
+            return None
+        _, back = self.returned(POOL, sequence)
+        holder = back or delivery.holder
+        known = holder in self.receivers.by_number
+        if holder == 0 or (known and holder != receiver.number):
+            return "not_yours"
+        if status is Status.PROCESSED:
+            delivery.receiver = receiver
+            delivery.attempts = max(delivery.attempts, 1)
+            self.done(delivery, status, now_ms)
+        return None
+
+    def late_log_report(
+        self, receiver: Receiver, sequence: int, status: Status, now_ms: int
+    ) -> str | None:
+        """A log message that waits on disk alone for this receiver, after a restart or a retry."""
+        message = self.log_message(sequence)
+        if message is None or not receiver.durable or status is not Status.PROCESSED:
+            return None
+        number = receiver.number
+        attempts, _ = self.returned(number, sequence)
+        exception = self.rows.get(self.keys.exception(number, sequence))
+        if exception is not None:
+            state, rank, counted, _ = unpack(exception, 4)
+            if state == PARKED:
+                return None
+            attempts = max(attempts, counted)
+            self.rows.delete(self.keys.waiting(number, rank))
+            self.rows.delete(self.keys.exception(number, sequence))
+        elif not attempts:
+            return None
+        if message.copies is not None and number not in message.copies:
+            delivery = Delivery(message, NONE_RANK | sequence, attempts)
+            delivery.receiver = receiver
+            message.copies[number] = receiver.known[sequence] = delivery
+            self.done(delivery, status, now_ms)
+        return None
+
+    def on_extend(self, command: Extend, now_ms: int) -> None:
+        """Gives held deliveries a new deadline, or, with 0, gives them up at once."""
+        receiver = self.reporter(command.node, command.endpoint, command.receiver)
+        refused: list[tuple[int, str]] = []
+        extended: list[Delivery] = []
+        for sequence in dict.fromkeys(command.sequences):
+            delivery = receiver.held.get(sequence)
+            if delivery is None:
+                code = self.late_report(receiver, sequence, Status.RECEIVED, now_ms)
+                if code is not None:
+                    refused.append((sequence, code))
+            elif command.timeout_ms == 0:
+                self.unreachable(delivery, now_ms)
+            else:
+                extended.append(delivery)
+        self.pages.extend(extended, now_ms + command.timeout_ms, now_ms)
+        self.effects.append(
+            Reply(command.node, command.request, {"refused": refused} if refused else {})
+        )
+
+
+def normalised(interests: tuple[str, ...]) -> tuple[str, ...]:
+    """Interests in one spelling, so that equal ones are equal text."""
+    return tuple("/".join(split_interest(interest)) for interest in interests)

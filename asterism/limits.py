@@ -1,0 +1,46 @@
+"""Every bound of the core, with its unit and what happens at it.
+
+A bound that a user may want to move is a setting (``settings.py``); what is here is fixed.
+"""
+
+from typing import Final
+
+# --- what a peer may send; past any of these it is refused ------------------------------------
+TOPIC_BYTES_MAX: Final = 255  # a topic's name, UTF-8; bad_request
+NAME_BYTES_MAX: Final = 255  # a receiver's name, UTF-8; bad_request
+NODE_BYTES_MAX: Final = 64  # a node's or producer's id; bad_request
+MESSAGE_ID_BYTES: Final = 16
+PRODUCER_ID_BYTES: Final = 16
+SUBJECT_BYTES_MAX: Final = 1_024  # one subject or interest, UTF-8; bad_subject, bad_interest
+SEGMENTS_MAX: Final = 32  # segments of one subject or interest; bad_subject, bad_interest
+SUBJECTS_MAX: Final = 64  # subjects of one message; bad_subject
+INTERESTS_MAX: Final = 1_024  # interests of one endpoint; bad_interest
+ATTRIBUTES_MAX: Final = 128  # attributes of one message; bad_request
+ATTRIBUTE_BYTES_MAX: Final = 4_096  # one attribute's key or value; bad_request
+HEADER_BYTES_MAX: Final = 60_000  # a message's encoded header; too_large
+ORDERING_KEY_BYTES_MAX: Final = 1_024  # bad_request
+REASON_BYTES_MAX: Final = 1_024  # why a delivery failed; cut, not refused
+BATCH_MESSAGES_MAX: Final = 10_000  # messages in one Publish, or sequences in one Report; too_large
+PRIORITY_MAX: Final = 2**31 - 1  # bad_request
+CREDIT_MAX: Final = 1_000_000  # credit of one endpoint; bad_request
+RECEIVERS_WANTED_MAX: Final = 1_000_000  # max_receivers; bad_request
+ENDPOINTS_MAX: Final = 100_000  # endpoints on one topic; busy
+DURABLE_RECEIVERS_MAX: Final = 100_000  # durable receivers on one topic; busy
+LIST_MAX: Final = 1_000  # rows in one answer to a listing; the rest by asking on from the last
+TIME_MS_MAX: Final = 2**53  # any time or duration; bad_request
+SEQUENCE_MAX: Final = 2**63 - 1
+
+# --- what a topic keeps in memory -------------------------------------------------------------
+WINDOW_MAX: Final = 1_024  # waiting deliveries of one lane held in memory; the rest stay on disk
+WINDOW_LOW: Final = 256  # a window that falls below this is filled again
+WINDOW_RECORD_BYTES_MAX: Final = 8_192  # a larger payload is read from disk when it is sent
+SCAN_ROWS_MAX: Final = 2_048  # rows one refill may read before the turn goes on
+LANES_MAX: Final = 1_024  # distinct audiences remembered; empty ones are forgotten past it
+HEADERS_CACHED_MAX: Final = 4_096  # decoded headers remembered; all are forgotten past it
+MEMORY_MESSAGES_MAX: Final = 100_000  # push messages held by one topic; busy
+ONLINE_COPIES_MAX: Final = 65_536  # online copies waiting for one receiver; the oldest is dropped
+PARKED_KEYS_MAX: Final = 4_096  # deliveries set aside behind a held ordering key; then all wait
+PRODUCERS_CACHED_MAX: Final = 4_096  # producers of one topic remembered in memory; rest on disk
+ANSWERS_MAX: Final = 1_024  # unsettled publish answers kept per producer; older ones: wrong_state
+PULLS_MAX: Final = 100_000  # pulls and orders waiting on one topic; busy
+EXPIRE_ROWS_MAX: Final = 1_024  # due rows handled in one tick; the next tick goes on

@@ -1,0 +1,1 @@
+"""What survives: the keys and records of a store, and the one RocksDB beneath them."""

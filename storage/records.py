@@ -1,0 +1,172 @@
+"""The values of rows: what a stored message and a page of deliveries look like in bytes.
+
+A message's row keeps the publisher's header and payload byte for byte behind what the broker adds:
+
+    state:u8 flags:u8 attempts:u16 accepted_ms:u64 expires_ms:u64
+    rank:(priority:u32 position:u64) holder:u32 header_size:u16       38 bytes
+    [producer:16 number:u64]                                          where a receipt was asked for
+    id:16 header payload
+
+A page, the deliveries that went out together:
+
+    status:u8 receiver:u32 started_ms:u64 deadline_ms:u64 count:u32, sequence:u64 …, attempt:u16 …
+
+Other values are MessagePack arrays; ``pack`` and ``unpack`` serve them.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgpack
+
+from asterism.errors import PeerError
+
+# A message row's state.
+NATURAL: Final = 0  # waits by its own key
+PLACED: Final = 1  # waits by a w row, at ``rank``
+PARKED: Final = 2  # failed for good; a p row names it
+DRAFT: Final = 3  # not set yet
+DELAYED: Final = 4  # not before a t row says so
+
+# Its flags.
+HAS_PRODUCER: Final = 1  # a receipt was asked for
+HAS_DUE: Final = 2  # a t row ends it, not the walk in sequence order
+ONLY_PARKED: Final = 4  # it expired, and stays for its parked deliveries alone
+
+_FIXED: Final = struct.Struct(">BBHQQIQIH")
+_PRODUCER: Final = struct.Struct(">16sQ")
+_PAGE: Final = struct.Struct(">BIQQI")
+ATTEMPTS_MAX: Final = 0xFFFF  # a count that reaches it stays there
+_LOW_64: Final = 2**64 - 1
+
+
+@dataclass(slots=True)
+class Record:
+    """A message row, decoded."""
+
+    state: int
+    flags: int
+    attempts: int
+    accepted_ms: int
+    expires_ms: int
+    rank: int
+    holder: int
+    producer: bytes | None
+    number: int
+    id: bytes
+    header: bytes
+    payload: bytes
+
+
+def encode_record(record: Record) -> bytes:
+    """The row of a message."""
+    return encode_fields(
+        record.state, record.flags, record.attempts, record.accepted_ms, record.expires_ms,
+        record.rank, record.holder, record.producer, record.number, record.id, record.header,
+        record.payload,
+    )  # fmt: skip
+
+
+def encode_fields(
+    state: int,
+    flags: int,
+    attempts: int,
+    accepted_ms: int,
+    expires_ms: int,
+    rank: int,
+    holder: int,
+    producer: bytes | None,
+    number: int,
+    message_id: bytes,
+    header: bytes,
+    payload: bytes,
+) -> bytes:
+    """The row of a message from its fields: publishing builds no ``Record``."""
+    fixed = _FIXED.pack(
+        state,
+        flags,
+        attempts,
+        accepted_ms,
+        expires_ms,
+        rank >> 64,
+        rank & _LOW_64,
+        holder,
+        len(header),
+    )
+    if producer is None:
+        return b"".join((fixed, message_id, header, payload))
+    return b"".join((fixed, _PRODUCER.pack(producer, number), message_id, header, payload))
+
+
+def decode_record(row: bytes) -> Record:
+    """A message from its row; ``internal`` if the row is not one."""
+    try:
+        state, flags, attempts, accepted_ms, expires_ms, priority, position, holder, size = (
+            _FIXED.unpack_from(row)
+        )
+        start, producer, number = _FIXED.size, None, 0
+        if flags & HAS_PRODUCER:
+            producer, number = _PRODUCER.unpack_from(row, start)
+            start += _PRODUCER.size
+    except struct.error as error:
+        raise PeerError("internal", f"a message row is damaged: {error}") from None
+    body = start + 16
+    if len(row) < body + size or state > DELAYED:
+        raise PeerError("internal", "a message row is damaged: it is cut short")
+    return Record(
+        state, flags, attempts, accepted_ms, expires_ms, priority << 64 | position, holder,
+        producer, number, row[start:body], row[body : body + size], row[body + size :],
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class PageRecord:
+    """A page row, decoded."""
+
+    status: int
+    receiver: int
+    started_ms: int
+    deadline_ms: int
+    entries: list[tuple[int, int]]  # sequence, attempt
+
+
+def encode_page(record: PageRecord) -> bytes:
+    entries = record.entries
+    head = _PAGE.pack(
+        record.status, record.receiver, record.started_ms, record.deadline_ms, len(entries)
+    )
+    sequences = struct.pack(f">{len(entries)}Q", *[sequence for sequence, _ in entries])
+    attempts = struct.pack(
+        f">{len(entries)}H", *[min(attempt, ATTEMPTS_MAX) for _, attempt in entries]
+    )
+    return head + sequences + attempts
+
+
+def decode_page(row: bytes) -> PageRecord:
+    try:
+        status, receiver, started_ms, deadline_ms, count = _PAGE.unpack_from(row)
+        sequences = struct.unpack_from(f">{count}Q", row, _PAGE.size)
+        attempts = struct.unpack_from(f">{count}H", row, _PAGE.size + 8 * count)
+    except (struct.error, MemoryError) as error:
+        raise PeerError("internal", f"a page row is damaged: {error}") from None
+    return PageRecord(
+        status, receiver, started_ms, deadline_ms, list(zip(sequences, attempts, strict=True))
+    )
+
+
+def pack(*values: object) -> bytes:
+    """A row of several values."""
+    packed: bytes = msgpack.packb(values)
+    return packed
+
+
+def unpack(row: bytes, count: int) -> Any:
+    """The values of a row; ``internal`` unless there are ``count``."""
+    try:
+        values = msgpack.unpackb(row, use_list=False, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise PeerError("internal", f"a row is damaged: {error}") from None
+    if type(values) is not tuple or len(values) != count:
+        raise PeerError("internal", f"a row is damaged: it does not hold {count} values")
+    return values

@@ -1,0 +1,1 @@
+"""Faults put in on purpose: killed processes, damaged and torn files, disks that fail."""

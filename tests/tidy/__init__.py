@@ -1,0 +1,1 @@
+"""Tests over the source text itself: its layout, its imports, its documents."""

@@ -1,0 +1,562 @@
+"""The store on a real RocksDB: what a turn sees, what a commit keeps, and what is refused."""
+
+import os
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from asterism.rows import Rows
+from asterism.storage import store as store_module
+from asterism.storage.keys import STORE_FORMAT
+from asterism.storage.memory import MemoryRows
+from asterism.storage.store import MARK_NAME, MIGRATIONS, Budget, Store, StoreError
+
+LOW, HIGH = b"\x01", b"\x02"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "store") as opened:
+        yield opened
+
+
+def everything(rows: Rows) -> list[tuple[bytes, bytes]]:
+    return list(rows.scan(LOW, HIGH))
+
+
+def key(name: str) -> bytes:
+    return LOW + name.encode()
+
+
+def put_all(rows: Rows, names: str, value: bytes = b"old") -> None:
+    for name in names:
+        rows.put(key(name), value)
+
+
+def names(rows: Rows) -> str:
+    return "".join(found[1:].decode() for found, _ in rows.scan(LOW, HIGH))
+
+
+def killed_copy(store: Store, to: Path) -> Path:
+    """The folder as a kill at this moment would leave it."""
+    shutil.copytree(store.folder, to)
+    return to
+
+
+# --- what a turn sees -------------------------------------------------------------------------
+
+
+def test_a_turn_reads_its_own_writes(store: Store) -> None:
+    store.put(key("a"), b"1")
+    assert store.get(key("a")) == b"1"
+    assert everything(store) == [(key("a"), b"1")]
+
+
+def test_an_empty_value_is_a_value(store: Store) -> None:
+    store.put(key("a"), b"")
+    assert store.get(key("a")) == b""
+    store.commit()
+    assert store.get(key("a")) == b""
+    assert everything(store) == [(key("a"), b"")]
+
+
+def test_a_row_that_is_not_there_is_none_and_may_be_deleted(store: Store) -> None:
+    assert store.get(key("a")) is None
+    store.delete(key("a"))
+    store.commit()
+    assert store.get(key("a")) is None
+
+
+def test_a_pending_delete_hides_a_written_row(store: Store) -> None:
+    put_all(store, "abc")
+    store.commit()
+    store.delete(key("b"))
+    assert store.get(key("b")) is None
+    assert names(store) == "ac"
+
+
+def test_a_deleted_range_hides_written_and_pending_rows_up_to_its_end(store: Store) -> None:
+    put_all(store, "abc")
+    store.commit()
+    put_all(store, "bd", b"new")
+    store.delete_range(key("b"), key("d"))
+    assert [store.get(key(name)) for name in "abcd"] == [b"old", None, None, b"new"]
+    assert names(store) == "ad"
+
+
+def test_a_row_put_after_its_range_was_deleted_is_there(store: Store) -> None:
+    put_all(store, "abc")
+    store.commit()
+    store.delete_range(key("a"), key("z"))
+    store.put(key("b"), b"new")
+    for _ in ("pending", "written"):
+        assert store.get(key("b")) == b"new"
+        assert everything(store) == [(key("b"), b"new")]
+        store.commit()
+
+
+def test_deleted_ranges_that_meet_become_one(store: Store) -> None:
+    put_all(store, "abcdefgh")
+    store.commit()
+    for low, high in (("b", "c"), ("e", "f"), ("g", "h"), ("c", "e"), ("a", "b")):
+        store.delete_range(key(low), key(high))
+    assert store.pending_count == 2
+    assert names(store) == "fh"
+    store.commit()
+    assert names(store) == "fh"
+
+
+def test_a_range_that_ends_before_it_begins_deletes_nothing(store: Store) -> None:
+    put_all(store, "abc")
+    store.delete_range(key("c"), key("a"))
+    store.delete_range(key("b"), key("b"))
+    assert store.pending_count == 3
+    store.commit()
+    assert names(store) == "abc"
+
+
+def test_a_scan_merges_pending_and_written_rows_in_key_order(store: Store) -> None:
+    put_all(store, "bdfh")
+    store.commit()
+    put_all(store, "gca", b"new")
+    store.put(key("d"), b"new")
+    store.delete(key("f"))
+    store.delete(key("x"))
+    found = [(found[1:].decode(), value.decode()) for found, value in store.scan(LOW, HIGH)]
+    assert found == [
+        ("a", "new"), ("b", "old"), ("c", "new"), ("d", "new"), ("g", "new"), ("h", "old")
+    ]  # fmt: skip
+
+
+def test_a_scan_holds_to_its_bounds(store: Store) -> None:
+    put_all(store, "abcd")
+    assert [found for found, _ in store.scan(key("b"), key("d"))] == [key("b"), key("c")]
+    store.commit()
+    assert [found for found, _ in store.scan(key("b"), key("d"))] == [key("b"), key("c")]
+    assert list(store.scan(key("d"), key("b"))) == []
+    assert list(store.scan(key("b"), key("b"))) == []
+
+
+def test_many_scans_hold_to_bounds_that_their_caller_dropped(store: Store) -> None:
+    # RocksDB reads the upper bound where the caller's bytes were.
+    for number in range(1_000):
+        store.put(LOW + number.to_bytes(4, "big"), b"")
+    store.commit()
+    scans = [
+        store.scan(LOW + low.to_bytes(4, "big"), LOW + (low + 10).to_bytes(4, "big"))
+        for low in range(0, 1_000, 10)
+    ]
+    assert [len(list(rows)) for rows in scans] == [10] * 100
+
+
+def test_a_scan_keeps_its_view_over_a_commit_and_a_discard(store: Store) -> None:
+    put_all(store, "bd")
+    store.commit()
+    put_all(store, "ac")
+    before_commit = store.scan(LOW, HIGH)
+    store.commit()
+    put_all(store, "xy")
+    before_discard = store.scan(LOW, HIGH)
+    store.discard()
+    assert [found for found, _ in before_commit] == [key(name) for name in "abcd"]
+    assert [found for found, _ in before_discard] == [key(name) for name in "abcdxy"]
+
+
+@pytest.mark.parametrize("kind", ["store", "memory"])
+def test_rows_may_be_changed_during_a_scan(store: Store, kind: str) -> None:
+    rows: Rows = store if kind == "store" else MemoryRows()
+    for number in range(1_000):
+        rows.put(LOW + number.to_bytes(4, "big"), b"")
+    seen = []
+    for found, _ in rows.scan(LOW, HIGH):
+        seen.append(found)
+        rows.delete(found)
+        rows.put(found + b"again", b"")
+        if len(seen) == 500:
+            rows.delete_range(LOW, found)
+    assert seen == sorted(seen)
+    assert {LOW + number.to_bytes(4, "big") for number in range(1_000)} <= set(seen)
+
+
+def test_a_scan_may_be_left_early(store: Store) -> None:
+    put_all(store, "abcd")
+    store.commit()
+    assert len(list(islice(store.scan(LOW, HIGH), 2))) == 2
+
+
+# --- what a commit keeps ----------------------------------------------------------------------
+
+
+def test_what_is_committed_is_there_after_reopening(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        put_all(store, "abc")
+        store.commit()
+        store.delete_range(key("a"), key("b"))
+        store.delete(key("b"))
+        store.put(key("d"), b"new")
+        store.commit()
+    with Store(tmp_path) as store:
+        assert everything(store) == [(key("c"), b"old"), (key("d"), b"new")]
+
+
+def test_what_is_pending_is_nowhere_else(store: Store, tmp_path: Path) -> None:
+    put_all(store, "abc")
+    with Store(killed_copy(store, tmp_path / "copy")) as copy:
+        assert everything(copy) == []
+
+
+def test_a_batch_that_is_written_survives_a_kill_before_its_sync(
+    store: Store, tmp_path: Path
+) -> None:
+    put_all(store, "abc")
+    store.write()
+    assert store.pending_count == 0
+    with Store(killed_copy(store, tmp_path / "copy")) as copy:
+        assert names(copy) == "abc"
+
+
+def test_a_batch_whose_end_is_torn_off_is_gone_as_a_whole(store: Store, tmp_path: Path) -> None:
+    put_all(store, "ab")
+    store.commit()
+    put_all(store, "cdefgh")
+    store.delete_range(key("a"), key("b"))
+    store.write()
+    folder = killed_copy(store, tmp_path / "copy")
+    (log,) = folder.glob("*.log")
+    os.truncate(log, log.stat().st_size - 1)
+    with Store(folder) as copy:
+        assert names(copy) == "ab"
+
+
+def test_closing_keeps_what_is_written_and_drops_what_is_pending(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        put_all(store, "ab")
+        store.commit(sync=False)
+        put_all(store, "cd")
+    with Store(tmp_path) as store:
+        assert names(store) == "ab"
+
+
+def test_discarded_writes_are_forgotten(store: Store) -> None:
+    put_all(store, "abc")
+    store.commit()
+    store.put(key("a"), b"new")
+    store.delete_range(key("b"), key("z"))
+    assert store.pending_count == 2
+    store.discard()
+    assert store.pending_count == 0
+    store.commit()
+    assert [value for _, value in everything(store)] == [b"old"] * 3
+
+
+def test_the_mark_moves_with_the_sync_and_not_before(store: Store) -> None:
+    def mark() -> bytes:
+        return (store.folder / MARK_NAME).read_bytes()
+
+    before = mark()
+    put_all(store, "abc")
+    store.write()
+    assert mark() == before
+    store.sync()
+    synced = mark()
+    assert synced != before
+    store.sync()
+    assert mark() == synced
+
+
+class SyncWatched:
+    """A store's RocksDB, with something happening as its log is synced."""
+
+    def __init__(self, rocksdb: Any, during_sync: Callable[[], None]) -> None:
+        self.rocksdb = rocksdb
+        self.during_sync = during_sync
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rocksdb, name)
+
+    def flush_wal(self, sync: bool) -> None:
+        self.rocksdb.flush_wal(sync)
+        self.during_sync()
+
+
+def watch_sync(store: Store, during_sync: Callable[[], None]) -> None:
+    store._rocksdb = cast(Any, SyncWatched(store._rocksdb, during_sync))
+
+
+def test_a_sync_claims_nothing_that_was_written_after_it_began(
+    store: Store, tmp_path: Path
+) -> None:
+    def write_more() -> None:
+        put_all(store, "c")
+        store.write()
+
+    put_all(store, "ab")
+    store.write()
+    watch_sync(store, write_more)
+    store.sync()
+    folder = killed_copy(store, tmp_path / "copy")
+    (log,) = folder.glob("*.log")
+    os.truncate(log, log.stat().st_size - 1)
+    with Store(folder) as copy:
+        assert names(copy) == "ab"
+
+
+def test_a_sync_that_fails_claims_nothing_and_ends_the_writing(
+    store: Store, tmp_path: Path
+) -> None:
+    def fail() -> None:
+        raise OSError("the disk is gone")
+
+    put_all(store, "ab")
+    store.commit()
+    before = (store.folder / MARK_NAME).read_bytes()
+    put_all(store, "c")
+    watch_sync(store, fail)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="syncing failed: the disk is gone"):
+            store.commit()
+    assert (store.folder / MARK_NAME).read_bytes() == before
+    assert names(store) == "abc"  # reading goes on
+    with Store(killed_copy(store, tmp_path / "copy")) as copy:
+        assert names(copy) == "abc"
+
+
+def test_a_store_in_memory_needs_no_commit() -> None:
+    rows = MemoryRows()
+    put_all(rows, "cab")
+    rows.delete(key("b"))
+    rows.delete(key("b"))
+    rows.put(key("b"), b"new")
+    rows.delete_range(key("a"), key("b"))
+    rows.delete_range(key("z"), key("a"))
+    assert rows.get(key("a")) is None
+    assert rows.get(key("b")) == b"new"
+    assert names(rows) == "bc"
+
+
+# --- the files --------------------------------------------------------------------------------
+
+
+def files_holding(folder: Path, needle: bytes) -> list[str]:
+    return [path.name for path in folder.iterdir() if needle in path.read_bytes()]
+
+
+def test_compaction_leaves_nothing_of_what_was_deleted(store: Store) -> None:
+    needle = os.urandom(64)  # not compressible, so it stands in the files as it is
+    store.put(key("a"), needle)
+    store.flush()
+    assert files_holding(store.folder, needle) == []  # pending rows are not flushed
+    store.commit()
+    store.flush()
+    assert files_holding(store.folder, needle) != []
+    store.delete_range(key("a"), key("b"))
+    store.commit()
+    store.compact()
+    assert files_holding(store.folder, needle) == []
+
+
+def test_the_size_on_disk_follows_the_rows(store: Store) -> None:
+    empty = store.size_on_disk()
+    store.put(key("a"), os.urandom(1_000_000))
+    store.commit()
+    store.flush()
+    assert 1_000_000 <= store.size_on_disk() - empty < 2_000_000
+
+
+def test_a_reopened_store_keeps_its_filter(tmp_path: Path) -> None:
+    # rocksdict forgets it unless the options are given for the column family too.
+    for _ in ("made", "reopened"):
+        with Store(tmp_path) as store:
+            newest = max(tmp_path.glob("OPTIONS-*"))
+            assert "filter_policy=bloomfilter" in newest.read_text()
+            store.commit()
+
+
+def test_stores_may_share_a_budget(tmp_path: Path) -> None:
+    budget = Budget(cache_bytes=1 << 20, write_bytes=4 << 20)
+    with (
+        Store(tmp_path / "0", number=0, count=2, budget=budget) as first,
+        Store(tmp_path / "1", number=1, count=2, budget=budget) as second,
+    ):
+        for store in (first, second):
+            for number in range(6):
+                store.put(key(str(number)), os.urandom(1 << 20))
+                store.commit()
+        for store in (first, second):
+            assert names(store) == "012345"
+
+
+def test_a_damaged_table_file_is_noticed_by_a_scan_and_a_get(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        for number in range(5_000):
+            store.put(LOW + number.to_bytes(4, "big"), os.urandom(100))
+        store.commit()
+        store.compact()
+    table = max(tmp_path.glob("*.sst"), key=lambda path: path.stat().st_size)
+    content = bytearray(table.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    table.write_bytes(content)
+    with Store(tmp_path) as store:
+        rows = store.scan(LOW, HIGH)
+        seen = 0
+        with pytest.raises(StoreError, match="restore this store from a snapshot"):
+            for _ in rows:
+                seen += 1
+        assert 0 < seen < 5_000
+        store.put(LOW + b"\xff", b"")  # the merging scan looks too
+        with pytest.raises(StoreError, match="restore this store from a snapshot"):
+            everything(store)
+        with pytest.raises(StoreError, match="restore this store from a snapshot"):
+            for number in range(5_000):
+                store.get(LOW + number.to_bytes(4, "big"))
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+def write_format(folder: Path, row: bytes) -> None:
+    with Store(folder) as store:
+        store.put(STORE_FORMAT, row)
+        store.commit()
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    write_format(tmp_path, struct.pack(">III", 7, 0, 1))
+    with pytest.raises(StoreError, match=r"format 7.* up to format 1\. Use the version"):
+        Store(tmp_path)
+
+
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    write_format(tmp_path, b"something else")
+    with pytest.raises(StoreError, match="format is not known"):
+        Store(tmp_path)
+
+
+def test_a_format_too_old_to_migrate_is_refused(tmp_path: Path) -> None:
+    write_format(tmp_path, struct.pack(">III", 0, 0, 1))
+    with pytest.raises(StoreError, match=r"format 0, which .* cannot migrate"):
+        Store(tmp_path)
+
+
+def test_an_older_format_is_migrated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store(tmp_path) as store:
+        put_all(store, "a")
+        store.commit()
+
+    def migrate(store: Store) -> None:
+        put_all(store, "a", (store.get(key("a")) or b"") + b"+")
+
+    monkeypatch.setattr(store_module, "FORMAT_VERSION", 3)
+    monkeypatch.setitem(MIGRATIONS, 1, migrate)
+    with pytest.raises(StoreError, match="cannot migrate"):
+        Store(tmp_path)
+    monkeypatch.setitem(MIGRATIONS, 2, migrate)
+    for _ in ("migrated", "reopened"):
+        with Store(tmp_path) as store:
+            assert store.get(key("a")) == b"old++"
+            assert store.get(STORE_FORMAT) == struct.pack(">III", 3, 0, 1)
+
+
+def test_rows_of_somebody_else_are_refused(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.delete(STORE_FORMAT)
+        put_all(store, "a")
+        store.commit()
+    with pytest.raises(StoreError, match="not made by Asterism"):
+        Store(tmp_path)
+
+
+def test_a_store_whose_making_was_cut_short_is_made_again(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.delete(STORE_FORMAT)
+        store.commit()
+    for _ in ("made", "reopened"):
+        with Store(tmp_path, number=3, count=8) as store:
+            assert store.get(STORE_FORMAT) == struct.pack(">III", 1, 3, 8)
+
+
+@pytest.mark.parametrize(("number", "count"), [(2, 8), (1, 4)])
+def test_another_store_is_refused(tmp_path: Path, number: int, count: int) -> None:
+    Store(tmp_path, number=1, count=8).close()
+    with pytest.raises(StoreError, match=f"store 1 of 8, not store {number} of {count}"):
+        Store(tmp_path, number=number, count=count)
+    Store(tmp_path, number=1, count=8).close()
+
+
+def test_a_store_is_open_once(store: Store) -> None:
+    with pytest.raises(StoreError, match="open already"):
+        Store(store.folder)
+    put_all(store, "a")
+    store.commit()
+    store.close()
+    with Store(store.folder) as again:
+        assert names(again) == "a"
+
+
+def test_a_store_is_open_once_even_without_its_mark(store: Store) -> None:
+    (store.folder / MARK_NAME).unlink()
+    with pytest.raises(StoreError, match="open already"):
+        Store(store.folder)
+
+
+def test_a_scan_left_open_does_not_keep_the_folder_after_closing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    put_all(store, "abc")
+    store.commit()
+    rows = store.scan(LOW, HIGH)
+    next(rows)
+    unread = store.scan(LOW, HIGH)
+    store.close()
+    Store(tmp_path).close()
+    assert list(rows) == list(unread) == []
+
+
+def test_a_folder_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for folder in (tmp_path / "file", tmp_path / "file" / "store"):
+        with pytest.raises(StoreError, match="cannot be used as a store's folder"):
+            Store(folder)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir(mode=0o555)
+    with pytest.raises(StoreError, match="permission"):
+        Store(folder)
+
+
+def test_a_missing_table_file_is_refused(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        put_all(store, "abc")
+        store.commit()
+    for table in tmp_path.glob("*.sst"):
+        table.unlink()
+    with pytest.raises(StoreError, match="RocksDB cannot open it"):
+        Store(tmp_path)
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.close()
+    store.close()
+    for use in (store.write, store.sync, store.commit, store.flush, store.compact):
+        with pytest.raises(StoreError, match="it is closed"):
+            use()
+    with pytest.raises(StoreError, match="closed"):
+        store.get(key("a"))
+    with pytest.raises(StoreError, match="closed"):
+        store.scan(LOW, HIGH)
+
+
+def test_a_refused_store_is_let_go(tmp_path: Path) -> None:
+    Store(tmp_path, number=1, count=8).close()
+    for _ in range(3):
+        with pytest.raises(StoreError, match="not store 0"):
+            Store(tmp_path)
+    Store(tmp_path, number=1, count=8).close()
