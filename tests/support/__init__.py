@@ -1,0 +1,1 @@
+"""What tests share: brokers with the same verbs at every level."""

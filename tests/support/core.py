@@ -1,0 +1,224 @@
+"""A broker of one shard for tests: the core with a clock that the test moves, and plain verbs.
+
+Every verb runs one whole turn (handle, tick, end of turn, commit) and returns what came of it. The
+effects of each turn are kept in ``effects``; what endpoints were sent piles up in ``inbox``.
+"""
+
+import itertools
+from collections import defaultdict
+from typing import Any
+
+from asterism import commands as ask
+from asterism.actors.shard import Shard
+from asterism.actors.topic import TopicActor
+from asterism.effects import (
+    Accepted,
+    Deliver,
+    Delivered,
+    Effect,
+    EndpointGone,
+    Refusal,
+    Refuse,
+    Reply,
+    Resolved,
+)
+from asterism.errors import PeerError
+from asterism.message import Header, Mode, Status
+from asterism.rows import Rows
+from asterism.settings import TopicSettings
+from asterism.storage.memory import MemoryRows
+
+PRODUCER = b"producer-of-tests"[:16]
+START_MS = 1_700_000_000_000
+
+
+def header(subject: str | tuple[str, ...] = "a/b", **fields: Any) -> Header:
+    """A header; a durable one for one receiver that expects to be processed, unless told otherwise."""
+    subjects = (subject,) if isinstance(subject, str) else subject
+    mode = Mode[fields.pop("mode", "durable").upper()]
+    expect = Status[fields.pop("expect", "processed").upper()]
+    if mode is Mode.DURABLE:
+        fields.setdefault("max_receivers", 1)
+    return Header(mode, expect, subjects, **fields)
+
+
+class CoreBroker:
+    """One shard over rows; ``restart`` loses the memory and keeps the rows."""
+
+    def __init__(self, rows: Rows | None = None, topic: str = "orders", **settings: Any) -> None:
+        self.rows: Rows = MemoryRows() if rows is None else rows
+        self.defaults = TopicSettings(**settings)
+        self.topic = topic
+        self.now_ms = START_MS
+        self.shard = Shard(self.rows, self.defaults)
+        self.effects: list[Effect] = []
+        self.inbox: dict[tuple[bytes, int], list[Delivered]] = defaultdict(list)
+        self.receipts: dict[int, Resolved] = {}
+        self.answers: dict[tuple[bytes, int], Effect] = {}
+        self.gone: list[EndpointGone] = []
+        self._requests = itertools.count(1)
+        self._ids = itertools.count(1)
+        self._numbers: dict[bytes, int] = defaultdict(int)
+
+    # --- turns --------------------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """The worker was killed between two turns and comes back."""
+        self.shard = Shard(self.rows, self.defaults)
+        self.end_turn()
+
+    def end_turn(self) -> list[Effect]:
+        self.effects = [effect for _, effect in self.shard.end_turn()]
+        commit = getattr(self.rows, "commit", None)
+        if commit is not None:
+            commit()
+        for effect in self.effects:
+            self._see(effect)
+        return self.effects
+
+    def _see(self, effect: Effect) -> None:
+        match effect:
+            case Deliver():
+                self.inbox[effect.node, effect.endpoint].extend(effect.deliveries)
+            case Resolved():
+                assert effect.number not in self.receipts, "a receipt was resolved twice"
+                self.receipts[effect.number] = effect
+            case Accepted() | Reply() | Refuse():
+                self.answers[effect.node, effect.request] = effect
+            case EndpointGone():
+                self.gone.append(effect)
+            case _:
+                pass
+
+    def do(self, command: Any, topic: str | None = None) -> list[Effect]:
+        """One turn with one command."""
+        self.shard.handle(topic or self.topic, command, self.now_ms)
+        return self.end_turn()
+
+    def ask(self, command: Any, topic: str | None = None) -> dict[str, Any]:
+        """One turn with one command; its answer's body, or its refusal as a ``PeerError``."""
+        self.do(command, topic)
+        answer = self.answers.get((command.node, command.request))
+        if isinstance(answer, Refuse):
+            raise PeerError(answer.code, answer.detail)
+        assert isinstance(answer, Reply), f"no answer to {command}"
+        return answer.body
+
+    def advance(self, ms: int) -> None:
+        """Time passes; whatever becomes due on the way is done in order."""
+        until = self.now_ms + ms
+        while (due_ms := self.shard.next_due_ms()) is not None and due_ms <= until:
+            self.now_ms = max(self.now_ms, due_ms)
+            self.shard.tick(self.now_ms)
+            self.end_turn()
+        self.now_ms = until
+
+    @property
+    def actor(self) -> TopicActor:
+        return self.shard.topics[self.topic]
+
+    def request(self) -> int:
+        return next(self._requests)
+
+    # --- publishing ---------------------------------------------------------------------------
+
+    def publish(
+        self, payload: bytes = b"x", subject: str | tuple[str, ...] = "a/b", **fields: Any
+    ) -> int:
+        """Publishes one message; its sequence, or its refusal as a ``PeerError``."""
+        (result,) = self.publish_many([payload], subject, **fields)
+        if isinstance(result, Refusal):
+            raise PeerError(result.code, result.detail)
+        return result
+
+    def publish_many(
+        self,
+        payloads: list[bytes],
+        subject: str | tuple[str, ...] = "a/b",
+        producer: bytes = PRODUCER,
+        topic: str | None = None,
+        node: bytes = b"publisher",
+        **fields: Any,
+    ) -> tuple[int | Refusal, ...]:
+        encoded = header(subject, **fields).encoded
+        messages = tuple((next(self._ids).to_bytes(16, "big"), encoded, body) for body in payloads)
+        first = self._numbers[producer] + 1
+        self._numbers[producer] += len(messages)
+        command = ask.Publish(node, self.request(), messages, producer, first)
+        self.do(command, topic)
+        answer = self.answers[node, command.request]
+        if isinstance(answer, Refuse):
+            raise PeerError(answer.code, answer.detail)
+        assert isinstance(answer, Accepted)
+        return answer.results
+
+    def last_number(self, producer: bytes = PRODUCER) -> int:
+        """The producer's number of the message published last: receipts go by it."""
+        return self._numbers[producer]
+
+    # --- receiving ----------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        node: bytes = b"consumer",
+        interests: str | tuple[str, ...] = "**",
+        endpoint: int = 1,
+        credit: int = 100,
+        **fields: Any,
+    ) -> str:
+        """Subscribes an endpoint; the name of its receiver."""
+        wanted = (interests,) if isinstance(interests, str) else interests
+        command = ask.Subscribe(node, self.request(), endpoint, wanted, credit=credit, **fields)
+        name = self.ask(command)["receiver"]
+        assert isinstance(name, str)
+        return name
+
+    def take(self, node: bytes = b"consumer", endpoint: int = 1) -> list[Delivered]:
+        """What the endpoint was sent since it was last asked."""
+        return self.inbox.pop((node, endpoint), [])
+
+    def taken(self, node: bytes = b"consumer", endpoint: int = 1) -> list[bytes]:
+        """The payloads of ``take``."""
+        return [delivered.payload for delivered in self.take(node, endpoint)]
+
+    def report(
+        self,
+        status: str,
+        *sequences: int,
+        node: bytes = b"consumer",
+        endpoint: int = 1,
+        **fields: Any,
+    ) -> dict[int, str]:
+        """Reports on deliveries; the codes of those that were refused."""
+        command = ask.Report(
+            node, self.request(), endpoint, Status[status.upper()], sequences, **fields
+        )
+        return dict(self.ask(command).get("refused", []))
+
+    def processed(self, *sequences: int, **fields: Any) -> dict[int, str]:
+        return self.report("processed", *sequences, **fields)
+
+    def received(self, *sequences: int, **fields: Any) -> dict[int, str]:
+        return self.report("received", *sequences, **fields)
+
+    def failed(self, *sequences: int, reason: str = "no", **fields: Any) -> dict[int, str]:
+        return self.report("failed", *sequences, reason=reason, **fields)
+
+    def grant(self, credit: int, node: bytes = b"consumer", endpoint: int = 1) -> None:
+        self.do(ask.Grant(node, self.request(), endpoint, credit))
+
+    def detach(self, node: bytes = b"consumer") -> None:
+        """The connection of a node is lost."""
+        self.shard.detach(node, self.now_ms)
+        self.end_turn()
+
+    # --- the topic ----------------------------------------------------------------------------
+
+    def configure(self, **changes: Any) -> None:
+        self.ask(ask.Configure(b"admin", self.request(), changes))
+
+    def describe(self) -> dict[str, Any]:
+        return self.ask(ask.Describe(b"admin", self.request()))
+
+    def stats(self) -> dict[str, Any]:
+        return self.ask(ask.Stats(b"admin", self.request()))
