@@ -24,10 +24,18 @@ def kind_of(header: Header) -> int:
 
 
 class Message:
-    """An accepted message. ``payload`` is ``None`` where it is to be read from disk when needed."""
+    """An accepted message. ``payload`` is ``None`` where it is to be read from disk when needed.
 
-    __slots__ = ("accepted_ms", "copies", "expires_ms", "flags", "header", "id", "kind", "number",
-                 "payload", "producer", "sequence", "statuses")  # fmt: skip
+    Most fields of most messages keep their default: those are class attributes, and an instance
+    sets only what differs. Publishing makes two of these objects a message; slots would be slower.
+    """
+
+    flags = 0
+    producer: bytes | None = None  # set where a receipt was asked for
+    number = 0
+    # Log and online messages have one delivery a receiver; the pool has one in all.
+    copies: "dict[int, Delivery] | None" = None
+    statuses: dict[str, str] | None = None  # online: how the copies that ended fared
 
     def __init__(
         self,
@@ -46,33 +54,44 @@ class Message:
         self.accepted_ms = accepted_ms
         self.expires_ms = expires_ms
         self.kind = kind
-        self.flags = 0
-        self.producer: bytes | None = None  # set where a receipt was asked for
-        self.number = 0
-        # Log and online messages have one delivery a receiver; the pool has one in all.
-        single = kind == POOL_KIND or header.mode is Mode.PUSH
-        self.copies: dict[int, Delivery] | None = None if single else {}
-        self.statuses: dict[str, str] | None = None  # online: how the copies that ended fared
+        if kind != POOL_KIND and header.mode is not Mode.PUSH:
+            self.copies = {}
 
 
 class Delivery:
     """One message on its way to one receiver; in the pool, to whoever takes it."""
 
-    __slots__ = ("attempts", "endpoint", "holder", "message", "page", "placed", "rank", "receiver",
-                 "received_ms", "returns_credit", "sent_ms", "sequence", "status", "waits")  # fmt: skip
+    status = Status.WAITING
+    waits = True  # False once it was taken or is over: windows drop it lazily
+    placed = False  # a w row holds its place
+    holder = 0  # the receiver that had it last
+    receiver: "Receiver | None" = None
+    endpoint: "Endpoint | None" = None
+    page: "Page | None" = None
+    returns_credit = True
+    sent_ms = 0
+    received_ms = 0
 
     def __init__(self, message: Message, rank: int, attempts: int = 0) -> None:
         self.message = message
         self.sequence = message.sequence
         self.rank = rank
         self.attempts = attempts
-        self.status = Status.WAITING
-        self.waits = True  # False once it was taken or is over: windows drop it lazily
-        self.placed = False  # a w row holds its place
-        self.holder = 0  # the receiver that had it last
-        self.receiver: Receiver | None = None
-        self.endpoint: Endpoint | None = None
-        self.page: Page | None = None
-        self.returns_credit = True
-        self.sent_ms = 0
-        self.received_ms = 0
+
+    def ends_plainly(self) -> bool:
+        """Does its end concern nobody but its holder? Then see ``Endings.end_plainly``."""
+        message = self.message
+        return (
+            message.kind == POOL_KIND
+            and message.producer is None
+            and message.header.ordering_key is None
+            and not self.placed
+            and self.returns_credit
+            and self.endpoint is not None
+            and self.attempts == 1
+        )
+
+    def is_plain(self, now_ms: int) -> bool:
+        """Of the pool, in time and without an ordering key: it may go to whoever has credit."""
+        message = self.message
+        return message.header.ordering_key is None and message.expires_ms > now_ms

@@ -15,6 +15,9 @@ from asterism.message import Status
 from asterism.storage.keys import RANK_END, WORK
 from asterism.storage.records import ONLY_PARKED, unpack
 
+_SENT = Status.SENT  # a member of an enumeration is slow to look up
+_new_tuple = tuple.__new__  # a named tuple's own constructor is slow, and one is made a delivery
+
 
 class Dispatch(Retry):
     """Sends waiting deliveries to receivers with credit."""
@@ -44,24 +47,42 @@ class Dispatch(Retry):
         return limit is not None and self.pages.out >= limit
 
     def pump_lane(self, lane: Lane, now_ms: int) -> None:
-        while lane.head(self.pool.frontier) is not None:
+        pool = self.pool
+        while (head := lane.head(pool.frontier)) is not None:
             if self.is_full():
                 return  # it stays fed
             receiver = lane.next_ready()
             if receiver is None:
                 break
-            if not self.serve(receiver, now_ms):
+            # Where nothing else can come before it, the lane's head need not be chosen.
+            if len(receiver.lanes) == 1 and not receiver.has_own() and head.is_plain(now_ms):
+                lane.take(head)
+                self.send(head, receiver, now_ms)
+            elif not self.serve(receiver, now_ms):
                 self.stalled[receiver] = None
                 break
         self.fed.pop(lane, None)
 
     def pump_receiver(self, receiver: Receiver, now_ms: int) -> None:
+        if len(receiver.lanes) == 1 and not receiver.has_own():
+            (lane,) = receiver.lanes
+            self.pump_only_lane(lane, receiver, now_ms)
         while receiver.credit > 0 and not self.is_full():
             if not self.serve(receiver, now_ms):
                 break
         if self.is_full():
             self.stalled[receiver] = None
         del self.hungry[receiver]
+
+    def pump_only_lane(self, lane: Lane, receiver: Receiver, now_ms: int) -> None:
+        """What a receiver of one lane gets while nothing has to be chosen."""
+        pool = self.pool
+        while receiver.credit > 0 and not self.is_full():
+            head = lane.head(pool.frontier)
+            if head is None or not head.is_plain(now_ms):
+                return
+            lane.take(head)
+            self.send(head, receiver, now_ms)
 
     # --- choosing ---------------------------------------------------------------------------
 
@@ -70,7 +91,7 @@ class Dispatch(Retry):
         while True:
             best = self.pool.best_for(receiver)
             lane, delivery = (None, None) if best is None else best
-            if receiver.copies_count or receiver.window or receiver.horizon != RANK_END:
+            if receiver.has_own():
                 own = self.own_head(receiver)
                 if own is not None and (delivery is None or own.rank < delivery.rank):
                     lane, delivery = None, own
@@ -181,13 +202,14 @@ class Dispatch(Retry):
     def send(self, delivery: Delivery, receiver: Receiver, now_ms: int) -> None:
         """A delivery goes out to a receiver that has credit for it."""
         message = delivery.message
+        header = message.header
         delivery.waits = False
         delivery.attempts += 1
         delivery.receiver = receiver
-        delivery.holder = receiver.number
+        delivery.holder = number = receiver.number
         delivery.sent_ms = now_ms
-        delivery.status = Status.SENT
-        if receiver.number == WORK:
+        delivery.status = _SENT
+        if number == WORK:
             self.send_order(delivery, receiver, now_ms)
             return
         endpoint = receiver.next_endpoint()
@@ -197,17 +219,17 @@ class Dispatch(Retry):
         if not endpoint.outgoing:
             self.touched.append(endpoint)
         endpoint.outgoing.append(
-            Delivered(
-                message.sequence, delivery.attempts, message.id, message.header.encoded, payload
+            _new_tuple(
+                Delivered,
+                (message.sequence, delivery.attempts, message.id, header.encoded, payload),
             )
         )
-        self.totals["delivered"] += 1
         pull = endpoint.pull
         if pull is not None and pull.remaining > 0:
             pull.remaining -= 1
             delivery.returns_credit = False
-        if message.header.expect is Status.SENT:
-            self.done(delivery, Status.SENT, now_ms)
+        if header.expect is _SENT:
+            self.done(delivery, _SENT, now_ms)
         else:
             delivery.endpoint = endpoint
             receiver.held[delivery.sequence] = delivery
@@ -249,6 +271,7 @@ class Dispatch(Retry):
         deliveries = []
         for endpoint in self.touched:
             out, endpoint.outgoing = endpoint.outgoing, []
+            self.totals["delivered"] += len(out)
             deliveries.append(Deliver(endpoint.node, endpoint.number, endpoint.receiver.name, out))
             if endpoint.pull is not None:
                 endpoint.pull.taken += len(out)

@@ -24,6 +24,43 @@ class Endings(TopicState):
 
     # --- a delivery that was out ------------------------------------------------------------
 
+    def end_plainly(self, receiver: Receiver, sequences: tuple[int, ...]) -> int:
+        """Ends a run of processed deliveries of which nobody wants to know more; how many it was.
+
+        This is what ``release``, ``done`` and ``end_pool`` come to for a durable message of the
+        pool with no receipt, key, history or payload to free. It stops at the first other one.
+        """
+        settings = self.box.value
+        if settings.history != "none" or settings.unique or settings.blocking:
+            return 0
+        held, pages, live = receiver.held, self.pages, self.pool.live
+        rows, key_of = self.rows, self.keys.pool
+        ended: dict[Endpoint, int] = {}
+        count = 0
+        for sequence in sequences:
+            delivery = held.get(sequence)
+            if delivery is None or not delivery.ends_plainly():
+                break
+            del held[sequence], live[sequence]
+            page, endpoint = delivery.page, delivery.endpoint
+            assert page is not None and endpoint is not None
+            delivery.page = None
+            del page.deliveries[sequence]
+            if not page.deliveries:
+                pages.close(page)
+            rows.delete(key_of(sequence))
+            ended[endpoint] = ended.get(endpoint, 0) + 1
+            count += 1
+        if count:
+            pages.out -= count
+            self.pool_held -= count
+            self.completed += count
+            self.totals["processed"] += count
+            self.head_dirty = True
+            for endpoint, credit in ended.items():
+                self.credit(endpoint, credit)
+        return count
+
     def release(self, delivery: Delivery) -> None:
         """A delivery is out no longer: it leaves its holder, and its credit goes back."""
         receiver, endpoint = delivery.receiver, delivery.endpoint

@@ -44,7 +44,7 @@ class Pages:
         self._rows = rows
         self._keys = keys
         self._heap: list[tuple[int, int, Page]] = []
-        self._open: dict[tuple[int, int, int], Page] = {}  # of this command, still being filled
+        self._open: dict[tuple[Receiver, Endpoint | None, int], Page] = {}  # of this command
         self._fresh: list[Page] = []  # of this turn, row not yet written
         self._pages: dict[int, Page] = {}
         self.next_number = 1
@@ -55,17 +55,29 @@ class Pages:
     ) -> None:
         """A delivery went out: it joins this command's page of its endpoint."""
         durable = delivery.message.kind != MEMORY_KIND
-        key = (receiver.number, id(endpoint), delivery.status + durable * 16)
+        page = self.page_for(receiver, endpoint, delivery.status, durable, now_ms)
+        page.deliveries[delivery.sequence] = delivery
+        delivery.page = page
+        self.out += 1
+
+    def page_for(
+        self,
+        receiver: Receiver,
+        endpoint: Endpoint | None,
+        status: Status,
+        durable: bool,
+        now_ms: int,
+    ) -> Page:
+        """The page that this command fills for an endpoint."""
+        key = (receiver, endpoint, status * 2 + durable)
         page = self._open.get(key)
         # A page without an endpoint is one order of the work queue, and those outlive restarts one
         # by one: each has a page of its own.
         if page is None or endpoint is None:
-            page = self._open_page(receiver, delivery.status, now_ms)
+            page = self._open_page(receiver, status, now_ms)
             page.wants_row = durable
             self._open[key] = page
-        page.deliveries[delivery.sequence] = delivery
-        delivery.page = page
-        self.out += 1
+        return page
 
     def _open_page(self, receiver: Receiver, status: Status, now_ms: int) -> Page:
         page = Page(self.next_number, receiver, status, now_ms)
@@ -91,9 +103,13 @@ class Pages:
         self.out -= 1
         del page.deliveries[delivery.sequence]
         if not page.deliveries:
-            self._pages.pop(page.number, None)
-            if page.stored:
-                self._rows.delete(self._keys.page(page.number))
+            self.close(page)
+
+    def close(self, page: Page) -> None:
+        """A page is empty: it is forgotten, on disk too."""
+        self._pages.pop(page.number, None)
+        if page.stored:
+            self._rows.delete(self._keys.page(page.number))
 
     def extend(self, deliveries: list[Delivery], deadline_ms: int, now_ms: int) -> None:
         """Gives these deliveries a deadline of their own."""

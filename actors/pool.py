@@ -49,9 +49,10 @@ class Lane:
     def head(self, frontier: int) -> Delivery | None:
         """The next to go, unless one that is not in memory comes before it."""
         first = self.window.head()
-        pushed = self.memory.head()
-        if pushed is not None and (first is None or pushed.rank < first.rank):
-            first = pushed
+        if self.memory.ordered or self.memory.early:
+            pushed = self.memory.head()
+            if pushed is not None and (first is None or pushed.rank < first.rank):
+                first = pushed
         if first is None or first.rank >= (frontier if self.spill is None else self.spill):
             return None
         return first
@@ -66,6 +67,8 @@ class Lane:
         ready = self.ready
         while ready:
             receiver = next(iter(ready))
+            if len(ready) == 1 and receiver.credit > 0:
+                return receiver
             del ready[receiver]
             if receiver.credit > 0:
                 ready[receiver] = None
@@ -146,7 +149,7 @@ class Pool:
             waiting = lane.window.drain()
             if complete:
                 for delivery in waiting:
-                    self._keep(delivery, self.lane_of(delivery.message.header, False))
+                    self.keep(delivery, self.lane_of(delivery.message.header, False))
             else:
                 for delivery in waiting:
                     del self.live[delivery.sequence]
@@ -181,18 +184,20 @@ class Pool:
             self.live[delivery.sequence] = delivery
             lane.memory.push(delivery)
         elif delivery.rank < (self.frontier if lane.spill is None else lane.spill):
-            self._keep(delivery, lane)
+            self.keep(delivery, lane)
         else:
             self.live.pop(delivery.sequence, None)
         return lane
 
-    def _keep(self, delivery: Delivery, lane: Lane) -> None:
+    def keep(self, delivery: Delivery, lane: Lane) -> None:
+        """A durable delivery waits in its lane's window; what is too far behind goes to disk."""
         if lane.spill is not None and delivery.rank >= lane.spill:
             self.live.pop(delivery.sequence, None)
             return
         self.live[delivery.sequence] = delivery
-        lane.window.push(delivery)
-        if len(lane.window) > limits.WINDOW_MAX:
+        window = lane.window
+        window.push(delivery)
+        if len(window.ordered) + len(window.early) > limits.WINDOW_MAX:
             cut = lane.window.cut(limits.WINDOW_MAX // 2)
             if cut:
                 lane.spill = cut[0].rank

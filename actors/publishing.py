@@ -17,6 +17,7 @@ from asterism.storage.keys import (
     COMMON,
     DUE_DELAY,
     DUE_EXPIRE,
+    NONE_RANK,
     POOL,
     WORK,
     rank_of,
@@ -36,6 +37,8 @@ class Publishing(Dispatch):
             producer.node = command.node
             known = self.producers.answered(producer, first, len(command.messages))
         fresh = self.accept_all(command, len(known), now_ms)
+        self.totals["published"] += len(fresh)
+        self.head_dirty = True
         if command.producer is not None:
             assert producer is not None
             self.producers.record(command.producer, producer, fresh, command.settled, now_ms)
@@ -70,11 +73,18 @@ class Publishing(Dispatch):
             )
         if header.mode is Mode.PUSH and (header.deliver_ms is None or header.deliver_ms <= now_ms):
             self.check_receiver(header)
-        if settings.unique:
-            self.check_unique(payload, None)
+        if header.receipt and producer is None:
+            raise PeerError("bad_request", "a receipt needs a producer to address it to")
         if settings.overflow is not None:
+            if settings.unique:
+                self.check_unique(payload, None)
             self.make_room(now_ms)
-        self.totals["published"] += 1
+        elif settings.unique:
+            self.check_unique(payload, None)
+        elif header.is_plain and len(payload) <= limits.WINDOW_RECORD_BYTES_MAX:
+            expires_ms = now_ms + settings.default_ttl_ms
+            if expires_ms >= self.last_expiry_ms:
+                return self.store_plainly(message_id, header, payload, now_ms, expires_ms)
         return self.store(message_id, header, payload, producer, number, now_ms)
 
     def check_receiver(self, header: Header) -> None:
@@ -136,6 +146,30 @@ class Publishing(Dispatch):
             self.place_memory(message, now_ms)
         else:
             self.place_durable(message, payload, now_ms)
+        return sequence
+
+    def store_plainly(
+        self, message_id: bytes, header: Header, payload: bytes, now_ms: int, expires_ms: int
+    ) -> int:
+        """What ``store`` comes to for the most common message: of the pool, with all defaults."""
+        sequence = self.next_sequence
+        self.next_sequence = sequence + 1
+        rank = NONE_RANK | sequence
+        encoded = header.encoded
+        row = encode_fields(
+            NATURAL, 0, 0, now_ms, expires_ms, rank, 0, None, 0, message_id, encoded, payload
+        )
+        self.rows.put(self.keys.pool(sequence), row)
+        self.pool_held += 1
+        self.last_expiry_ms = expires_ms
+        if self.next_expiry_ms["m"] is None:
+            self.next_expiry_ms["m"] = expires_ms
+        pool = self.pool
+        lane = pool.lane_of(header, False)
+        if rank < (pool.frontier if lane.spill is None else lane.spill):
+            message = Message(sequence, message_id, header, payload, now_ms, expires_ms, POOL_KIND)
+            pool.keep(Delivery(message, rank), lane)
+            self.fed[lane] = None
         return sequence
 
     def remember_payload(self, payload: bytes, sequence: int, kind: int) -> None:

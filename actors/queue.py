@@ -16,28 +16,29 @@ class Window:
 
     Most arrive in order and go to the end of a deque; the few that do not go to a heap. A
     delivery that no longer waits is dropped when it comes to the head: removal must be O(1).
+    Both parts are open to the pool and the dispatcher, which look at them once a message.
     """
 
-    __slots__ = ("_early", "_ordered")
+    __slots__ = ("early", "ordered")
 
     def __init__(self) -> None:
-        self._ordered: deque[Delivery] = deque()
-        self._early: list[tuple[int, int, Delivery]] = []
+        self.ordered: deque[Delivery] = deque()
+        self.early: list[tuple[int, int, Delivery]] = []
 
     def __len__(self) -> int:
         """How many are held, those that no longer wait included."""
-        return len(self._ordered) + len(self._early)
+        return len(self.ordered) + len(self.early)
 
     def push(self, delivery: Delivery) -> None:
-        ordered = self._ordered
+        ordered = self.ordered
         if not ordered or ordered[-1].rank < delivery.rank:
             ordered.append(delivery)
         else:
-            heappush(self._early, (delivery.rank, id(delivery), delivery))
+            heappush(self.early, (delivery.rank, id(delivery), delivery))
 
     def head(self) -> Delivery | None:
         """The delivery of the least rank that still waits; it stays."""
-        ordered, early = self._ordered, self._early
+        ordered, early = self.ordered, self.early
         while ordered and not ordered[0].waits:
             ordered.popleft()
         if not early:
@@ -50,24 +51,24 @@ class Window:
 
     def pop(self) -> Delivery:
         """Takes the head; only after ``head`` has found one."""
-        ordered, early = self._ordered, self._early
+        ordered, early = self.ordered, self.early
         if early and (not ordered or early[0][0] < ordered[0].rank):
             return heappop(early)[2]
         return ordered.popleft()
 
     def drain(self) -> list[Delivery]:
         """Takes all that still wait, in order."""
-        kept = [delivery for delivery in self._ordered if delivery.waits]
-        kept += [delivery for _, _, delivery in self._early if delivery.waits]
+        kept = [delivery for delivery in self.ordered if delivery.waits]
+        kept += [delivery for _, _, delivery in self.early if delivery.waits]
         kept.sort(key=_rank)
-        self._ordered.clear()
-        self._early.clear()
+        self.ordered.clear()
+        self.early.clear()
         return kept
 
     def cut(self, size: int) -> list[Delivery]:
         """Keeps the ``size`` that come first, takes the others."""
         waiting = self.drain()
-        self._ordered.extend(waiting[:size])
+        self.ordered.extend(waiting[:size])
         return waiting[size:]
 
 

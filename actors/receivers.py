@@ -99,6 +99,11 @@ class Receiver:
             own, default = self.received_timeout_ms, self.settings.value.received_timeout_ms
         return default if own is None else own
 
+    def has_own(self) -> bool:
+        """May there be something of the log, or an online copy, for this receiver?"""
+        window = self.window
+        return bool(self.copies_count or window.ordered or window.early or self.horizon != RANK_END)
+
     @property
     def online(self) -> bool:
         return bool(self.endpoints)

@@ -301,8 +301,10 @@ class Subscribing(Publishing):
         receiver = self.reporter(command.node, command.endpoint, command.receiver)
         held = receiver.held
         refused: list[tuple[int, str]] = []
-        attempts = command.attempts
-        for index, sequence in enumerate(command.sequences):
+        attempts, sequences = command.attempts, command.sequences
+        start = self.end_plainly(receiver, sequences) if command.status is Status.PROCESSED else 0
+        for index in range(start, len(sequences)):
+            sequence = sequences[index]
             delivery = held.get(sequence)
             if delivery is None:
                 code = self.late_report(receiver, sequence, command.status, now_ms)

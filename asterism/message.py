@@ -70,11 +70,14 @@ class Header:
     ordering_key: str | None = None
     receipt: bool = False
     encoded: bytes = field(default=b"", compare=False)
+    # Durable, for one receiver, with no other wish: what most messages of a work queue are.
+    is_plain: bool = field(default=False, init=False, compare=False)
 
     def __post_init__(self) -> None:
         _check(self)
         if not self.encoded:
             object.__setattr__(self, "encoded", _encode(self))
+        object.__setattr__(self, "is_plain", self.max_receivers == 1 and _has_no_wish(self))
         if len(self.encoded) > limits.HEADER_BYTES_MAX:
             raise PeerError("too_large", f"the header has {len(self.encoded)} bytes")
 
@@ -114,6 +117,11 @@ def _encode(header: Header) -> bytes:
         values.pop()
     packed: bytes = msgpack.packb(values)
     return packed
+
+
+def _has_no_wish(header: Header) -> bool:
+    wishes = (header.expires_ms, header.priority, header.deliver_ms, header.ordering_key)
+    return wishes == (None, None, None, None) and not header.receipt
 
 
 def _check(header: Header) -> None:

@@ -126,7 +126,7 @@ class SyncedMark:
     and an older mark claims less.
 
     The lock is on the open file, not on its process, so a second opening is refused in the same
-    process too; it goes with the process, however that ends.
+    process too. It goes when the process ends, however that ends, and its forked children with it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -282,20 +282,20 @@ class Store:
         pending = self._pending
         own = pending.between(low, high)
         first = next(own, None)
-        # RocksDB reads the bound through pointers into both of these while the iterator lives: the
-        # generators below keep them.
-        bound = ReadOptions()
-        bound.set_iterate_upper_bound(high)
+        # RocksDB reads the bound out of these very bytes while the cursor lives, and nobody keeps
+        # them for it: the generators below hold on to them, and check each key besides.
+        until_high = ReadOptions()
+        until_high.set_iterate_upper_bound(high)
         try:
-            cursor = self._rocksdb.iter(bound)
+            cursor = self._rocksdb.iter(until_high)
         except Exception as error:
             raise self._unreadable(error) from error
         cursor.seek(low)
         rows: _Rows
         if first is None and not pending.covers_any(low, high):
-            rows = self._written_rows(cursor, bound, high)
+            rows = self._written_rows(cursor, high)
         else:
-            rows = self._merged_rows(cursor, bound, high, pending, first, own)
+            rows = self._merged_rows(cursor, high, pending, first, own)
         self._scans.add(rows)
         return rows
 
@@ -352,7 +352,7 @@ class Store:
         self._check_usable()
         # Taken first: what another thread writes during the sync may not be covered by it.
         sequence = self._rocksdb.latest_sequence_number()
-        if sequence == self._mark.sequence:
+        if sequence <= self._mark.sequence:
             return
         try:
             # Unlike a write that syncs, this lets other threads run meanwhile.
@@ -536,8 +536,8 @@ class Store:
 
     # --- scanning -----------------------------------------------------------------------------
 
-    def _written_rows(self, cursor: RdictIter, bound: ReadOptions, high: bytes) -> _Rows:
-        """Rows from where the cursor is; ``bound`` is here to be kept alive."""
+    def _written_rows(self, cursor: RdictIter, high: bytes) -> _Rows:
+        """Rows from where the cursor is."""
         read_key, read_value, step = cursor.key, cursor.value, cursor.next
         while (key := read_key()) is not None and key < high:
             yield key, read_value()
@@ -547,7 +547,6 @@ class Store:
     def _merged_rows(
         self,
         cursor: RdictIter,
-        bound: ReadOptions,
         high: bytes,
         pending: _Pending,
         first: tuple[bytes, bytes | None] | None,

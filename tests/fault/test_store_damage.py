@@ -167,6 +167,19 @@ def test_synced_writes_that_are_gone_are_missed(
         assert batches_in(store) == kept
 
 
+def test_a_store_that_lost_its_list_of_files_keeps_the_files(tmp_path: Path) -> None:
+    # RocksDB would make a new store, and sweep out the tables of the old one.
+    with Store(tmp_path) as store:
+        put_batch(store, 0)
+        store.commit()
+    (tmp_path / "CURRENT").rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="synced writes are missing"):
+        Store(tmp_path)
+    (tmp_path / "elsewhere").rename(tmp_path / "CURRENT")
+    with Store(tmp_path) as store:
+        assert batches_in(store) == 1
+
+
 def test_files_of_an_older_copy_are_missed(tmp_path: Path) -> None:
     with Store(tmp_path / "live") as store:
         put_batch(store, 0)
@@ -237,6 +250,18 @@ def test_a_mark_torn_at_any_byte_opens(synced: Path, tmp_path: Path) -> None:
             store.commit()
         with Store(folder) as store:
             assert batches_in(store) == BATCHES + 1
+
+
+def test_the_newest_slot_of_a_mark_is_not_the_next_to_be_written(synced: Path) -> None:
+    mark = synced / MARK_NAME
+    for batch in range(BATCHES, BATCHES + 3):
+        content = mark.read_bytes()
+        slots = [content[slot : slot + SLOT_BYTES] for slot in SLOTS]
+        with Store(synced) as store:
+            put_batch(store, batch)
+            store.commit()
+        assert max(slots) in mark.read_bytes()
+        assert min(slots) not in mark.read_bytes()
 
 
 def test_a_mark_with_one_slot_damaged_still_guards(synced: Path) -> None:
