@@ -29,6 +29,7 @@ def recover(name: str, number: int, rows: Rows, defaults: TopicSettings) -> Topi
     _read_times(actor)
     if actor.pool_held:
         actor.pool.frontier = 0
+    actor.outbox_next = 0
     return actor
 
 

@@ -439,7 +439,9 @@ class Retry(Endings):
 
     def send_outbox(self, now_ms: int) -> None:
         """Sends what waits for other topics, in order, a bounded number at a time."""
-        if now_ms < self.outbox_paused_ms or self.outbox_next >= self.next_outbox:
+        if self.outbox_next >= self.next_outbox or now_ms < self.outbox_paused_ms:
+            return
+        if len(self.forwarding) >= FORWARDS_MAX:
             return
         low, high = self.keys.outbox(self.outbox_next), self.keys.range_of("b")[1]
         for key, row in self.rows.scan(low, high):
@@ -449,11 +451,13 @@ class Retry(Endings):
             self.outbox_next = number + 1
             if number not in self.forwarding:
                 target, count, message_id, encoded, payload, _, _ = unpack(row, 7)
-                self.forwarding[number] = count
-                settled = min(self.forwarding.values()) - 1
+                self.forwarding[number] = (target, count)
+                open_counts = [known for to, known in self.forwarding.values() if to == target]
+                settled = min(open_counts) - 1
                 producer = self.forwarder_id(target)
                 message = (message_id, encoded, payload)
                 self.effects.append(Forward(number, target, producer, count, settled, message))
+        self.outbox_next = self.next_outbox
 
     def forward_settled(
         self, number: int, code: str | None, detail: str, counted: bool, now_ms: int

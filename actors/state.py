@@ -117,8 +117,8 @@ class TopicState:
         # Messages on their way to the dead-letter topic.
         self.forwarded: dict[str, int] = {}  # target -> the last number given there
         self.forward_generation = 0
-        self.forwarding: dict[int, int] = {}  # under way: outbox number -> the target's number
-        self.outbox_next = 0
+        self.forwarding: dict[int, tuple[str, int]] = {}  # under way: to whom, under which number
+        self.outbox_next = 1  # rows below it are under way or settled
         self.outbox_paused_ms = 0
 
         # Memory messages.
