@@ -76,10 +76,7 @@ class WorkQueue(Subscribing):
         if self.settings.unique:
             self.check_unique(command.payload, command.sequence)
         header = self.header_of(record.header)
-        header = Header(
-            header.mode, header.expect, header.subjects, command.attributes, header.max_receivers,
-            header.expires_ms, header.priority, header.deliver_ms, header.ordering_key, header.receipt,
-        )  # fmt: skip
+        header = header.with_attributes(command.attributes)
         if record.state == DRAFT:
             self.set_drafting(command, record, header, now_ms)
         else:

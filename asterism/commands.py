@@ -12,7 +12,7 @@ from typing import Any
 from asterism import checks, limits
 from asterism.errors import PeerError
 from asterism.message import Status
-from asterism.subjects import split_interest
+from asterism.subjects import MANY, split_interest
 
 REQUEST_MAX = 2**63 - 1
 SETTINGS_MAX = 64  # names in one command; there are fewer settings
@@ -316,7 +316,7 @@ class CreateTopic(Request):
 
 @dataclass(frozen=True, slots=True)
 class ListParked(Request):
-    """Lists parked deliveries, oldest failure first, after a position, ``limits.LIST_MAX`` at most."""
+    """Lists parked deliveries, oldest failure first, after a position; ``LIST_MAX`` at most."""
 
     after: int = 0
 
@@ -431,7 +431,7 @@ class Fail(Request):
 
 @dataclass(frozen=True, slots=True)
 class Stats(Request):
-    """Asks for the counts of the work queue: drafting, waiting, ordered, active, completed, failed."""
+    """Asks for the counts of the work queue, by the names that its states have there."""
 
 
 # --- from the broker itself -------------------------------------------------------------------
@@ -507,8 +507,11 @@ def _numbers(name: str, values: object) -> None:
 
 
 def _interests(values: object) -> None:
+    many = 0
     for interest in checks.tuple_of("interests", values, limits.INTERESTS_MAX, "bad_interest"):
-        split_interest(interest)
+        many += split_interest(interest).count(MANY)
+    if many > limits.MANY_MAX:
+        raise PeerError("bad_interest", f"the interests have ** over {limits.MANY_MAX} times")
 
 
 def _timeouts(sent_ms: object, received_ms: object) -> None:

@@ -13,6 +13,9 @@ MESSAGE_ID_BYTES: Final = 16
 PRODUCER_ID_BYTES: Final = 16
 SUBJECT_BYTES_MAX: Final = 1_024  # one subject or interest, UTF-8; bad_subject, bad_interest
 SEGMENTS_MAX: Final = 32  # segments of one subject or interest; bad_subject, bad_interest
+MANY_MAX: Final = (
+    2_048  # ** in all interests of one endpoint, as each costs every match; bad_interest
+)
 SUBJECTS_MAX: Final = 64  # subjects of one message; bad_subject
 INTERESTS_MAX: Final = 1_024  # interests of one endpoint; bad_interest
 ATTRIBUTES_MAX: Final = 128  # attributes of one message; bad_request

@@ -9,9 +9,8 @@ of a plain message is a few bytes:
      ordering_key, receipt]
 """
 
-from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
@@ -42,44 +41,77 @@ class Status(IntEnum):
     UNREACHABLE = 6
 
 
-_FIELDS: Final = 10
-_OPTIONAL: Final = (
-    "attributes",
-    "max_receivers",
-    "expires_ms",
-    "priority",
-    "deliver_ms",
-    "ordering_key",
-    "receipt",
-)
+_MODES: Final = {int(mode): mode for mode in Mode}
 EXPECTATIONS: Final = (Status.SENT, Status.RECEIVED, Status.PROCESSED)
+_EXPECTED: Final = {int(status): status for status in EXPECTATIONS}
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """A checked header. Build one with the fields; ``encoded`` is what travels and is stored."""
-
+class _Fields(NamedTuple):
     mode: Mode
     expect: Status
     subjects: tuple[str, ...]
-    attributes: dict[str, str] = field(default_factory=dict)
-    max_receivers: int | None = None
-    expires_ms: int | None = None
-    priority: int | None = None
-    deliver_ms: int | None = None
-    ordering_key: str | None = None
-    receipt: bool = False
-    encoded: bytes = field(default=b"", compare=False)
-    # Durable, for one receiver, with no other wish: what most messages of a work queue are.
-    is_plain: bool = field(default=False, init=False, compare=False)
+    attributes: dict[str, str]
+    max_receivers: int | None
+    expires_ms: int | None
+    priority: int | None
+    deliver_ms: int | None
+    ordering_key: str | None
+    receipt: bool
+    encoded: bytes  # what travels and is stored
+    is_plain: bool  # durable, for one receiver, with no other wish: what most messages are
 
-    def __post_init__(self) -> None:
-        _check(self)
-        if not self.encoded:
-            object.__setattr__(self, "encoded", _encode(self))
-        object.__setattr__(self, "is_plain", self.max_receivers == 1 and _has_no_wish(self))
-        if len(self.encoded) > limits.HEADER_BYTES_MAX:
-            raise PeerError("too_large", f"the header has {len(self.encoded)} bytes")
+
+_TRAVEL: Final = 10  # fields that travel; what follows them is derived
+_DEFAULTS: Final[tuple[Any, ...]] = (
+    {},
+    None,
+    None,
+    None,
+    None,
+    None,
+    False,
+)  # of the last of those
+
+
+class Header(_Fields):
+    """A checked header: building one refuses what is wrong, so that one that is there is right."""
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        mode: Mode,
+        expect: Status,
+        subjects: tuple[str, ...],
+        attributes: dict[str, str] | None = None,
+        max_receivers: int | None = None,
+        expires_ms: int | None = None,
+        priority: int | None = None,
+        deliver_ms: int | None = None,
+        ordering_key: str | None = None,
+        receipt: bool = False,
+    ) -> "Header":
+        if type(mode) is not Mode:
+            raise PeerError("bad_request", f"mode must be a Mode, not {checks.shown(mode)}")
+        if type(expect) is not Status or expect not in EXPECTATIONS:
+            raise PeerError("bad_request", "expect must be sent, received or processed")
+        fields = (
+            mode, expect, subjects, {} if attributes is None else attributes, max_receivers,
+            expires_ms, priority, deliver_ms, ordering_key, receipt,
+        )  # fmt: skip
+        is_plain = _check(fields)
+        encoded = _encode(fields)
+        if len(encoded) > limits.HEADER_BYTES_MAX:
+            raise PeerError("too_large", f"the header has {len(encoded)} bytes")
+        return tuple.__new__(cls, (*fields, encoded, is_plain))
+
+    def __getnewargs__(self) -> Any:
+        return tuple(self)[:_TRAVEL]
+
+    def with_attributes(self, attributes: dict[str, str]) -> "Header":
+        """The same header with other attributes."""
+        rest: dict[str, Any] = {name: getattr(self, name) for name in self._fields[4:_TRAVEL]}
+        return Header(self.mode, self.expect, self.subjects, attributes, **rest)
 
 
 def decode_header(encoded: bytes) -> Header:
@@ -89,29 +121,21 @@ def decode_header(encoded: bytes) -> Header:
         values = msgpack.unpackb(encoded, use_list=False, strict_map_key=False)
     except (ValueError, UnicodeDecodeError, msgpack.UnpackException, RecursionError) as error:
         raise PeerError("bad_request", f"a header is not MessagePack: {error}") from None
-    if type(values) is not tuple or not 3 <= len(values) <= _FIELDS:
-        raise PeerError("bad_request", f"a header is an array of 3 to {_FIELDS} fields")
-    mode = checks.whole("mode", values[0], 0, len(Mode) - 1)
-    expect = checks.whole("expect", values[1], Status.SENT, Status.PROCESSED)
-    # _check, which the constructor calls, looks at the type of every other field.
-    rest: Any = values[3:]
-    named = dict(zip(_OPTIONAL, rest, strict=False))
-    return Header(Mode(mode), Status(expect), values[2], **named, encoded=encoded)
+    if type(values) is not tuple or not 3 <= len(values) <= _TRAVEL:
+        raise PeerError("bad_request", f"a header is an array of 3 to {_TRAVEL} fields")
+    mode, expect = values[0], values[1]
+    if type(mode) is not int or mode not in _MODES:
+        raise PeerError("bad_request", f"there is no mode {checks.shown(mode)}")
+    if type(expect) is not int or expect not in _EXPECTED:
+        raise PeerError("bad_request", f"expect cannot be {checks.shown(expect)}")
+    rest = values[2:] if len(values) == _TRAVEL else values[2:] + _DEFAULTS[len(values) - 3 :]
+    fields = (_MODES[mode], _EXPECTED[expect], *rest)
+    is_plain = _check(fields)
+    return tuple.__new__(Header, (*fields, encoded, is_plain))
 
 
-def _encode(header: Header) -> bytes:
-    values: list[object] = [
-        int(header.mode),
-        int(header.expect),
-        header.subjects,
-        header.attributes,
-        header.max_receivers,
-        header.expires_ms,
-        header.priority,
-        header.deliver_ms,
-        header.ordering_key,
-        header.receipt,
-    ]
+def _encode(fields: tuple[Any, ...]) -> bytes:
+    values = [int(fields[0]), int(fields[1]), *fields[2:]]
     # The array's defaults are None, False and the empty map; a priority of 0 is not one of them.
     while len(values) > 3 and (values[-1] is None or values[-1] is False or values[-1] == {}):
         values.pop()
@@ -119,35 +143,41 @@ def _encode(header: Header) -> bytes:
     return packed
 
 
-def _has_no_wish(header: Header) -> bool:
-    wishes = (header.expires_ms, header.priority, header.deliver_ms, header.ordering_key)
-    return wishes == (None, None, None, None) and not header.receipt
-
-
-def _check(header: Header) -> None:
-    if type(header.mode) is not Mode:
-        raise PeerError("bad_request", f"mode must be a Mode, not {header.mode!r}")
-    if type(header.expect) is not Status or header.expect not in EXPECTATIONS:
-        raise PeerError(
-            "bad_request", f"expect must be sent, received or processed, not {header.expect!r}"
-        )
-    for subject in checks.tuple_of("subjects", header.subjects, limits.SUBJECTS_MAX, "bad_subject"):
+def _check(fields: tuple[Any, ...]) -> bool:
+    """Refuses fields that are wrong; of right ones, says whether they are of a plain message."""
+    mode, _, subjects, attributes, max_receivers, *wishes, receipt = fields
+    checks.tuple_of("subjects", subjects, limits.SUBJECTS_MAX, "bad_subject")
+    if type(subjects) is not tuple:
+        raise PeerError("bad_subject", "subjects must be a tuple")
+    for subject in subjects:
         split_subject(subject)
-    checks.string_map("attributes", header.attributes)
-    checks.maybe_whole("priority", header.priority, 0, limits.PRIORITY_MAX)
-    checks.maybe_whole("deliver_at", header.deliver_ms, 0, limits.TIME_MS_MAX)
-    checks.maybe_text("ordering_key", header.ordering_key, limits.ORDERING_KEY_BYTES_MAX)
-    checks.flag("receipt", header.receipt)
-    _check_lifetime(header)
-
-
-def _check_lifetime(header: Header) -> None:
-    checks.maybe_whole("max_receivers", header.max_receivers, 1, limits.RECEIVERS_WANTED_MAX)
-    checks.maybe_whole("expires_at", header.expires_ms, 0, NEVER_MS)
-    if header.mode is not Mode.DURABLE:
-        if header.max_receivers is not None:
+    if type(attributes) is not dict or attributes:
+        checks.string_map("attributes", attributes)
+    if receipt is not False:
+        checks.flag("receipt", receipt)
+    if max_receivers is not None:
+        checks.whole("max_receivers", max_receivers, 1, limits.RECEIVERS_WANTED_MAX)
+        if mode is not Mode.DURABLE:
             raise PeerError("bad_request", "max_receivers is for durable messages alone")
-        if header.expires_ms is not None:
-            raise PeerError("bad_request", "expires_at is for durable messages alone")
-    if header.expires_ms == NEVER_MS and header.max_receivers is None:
+    if wishes == [None, None, None, None]:
+        return max_receivers == 1 and not receipt
+    _check_wishes(mode, max_receivers, *wishes)
+    return False
+
+
+def _check_wishes(
+    mode: Mode,
+    max_receivers: int | None,
+    expires_ms: object,
+    priority: object,
+    deliver_ms: object,
+    ordering_key: object,
+) -> None:
+    checks.maybe_whole("priority", priority, 0, limits.PRIORITY_MAX)
+    checks.maybe_whole("deliver_at", deliver_ms, 0, limits.TIME_MS_MAX)
+    checks.maybe_text("ordering_key", ordering_key, limits.ORDERING_KEY_BYTES_MAX)
+    checks.maybe_whole("expires_at", expires_ms, 0, NEVER_MS)
+    if expires_ms is not None and mode is not Mode.DURABLE:
+        raise PeerError("bad_request", "expires_at is for durable messages alone")
+    if expires_ms == NEVER_MS and max_receivers is None:
         raise PeerError("bad_request", "a message that never expires needs max_receivers")

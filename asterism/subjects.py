@@ -26,7 +26,11 @@ def split_interest(interest: object) -> tuple[str, ...]:
 
 
 def _split(what: str, value: object, code: str) -> tuple[str, ...]:
-    whole = checks.text(what, value, limits.SUBJECT_BYTES_MAX, code)
+    # Short ASCII text is what nearly every message has: its bytes need no counting.
+    if type(value) is str and value.isascii() and len(value) <= limits.SUBJECT_BYTES_MAX:
+        whole = value
+    else:
+        whole = checks.text(what, value, limits.SUBJECT_BYTES_MAX, code)
     segments = tuple(filter(None, whole.split("/")))
     if not 1 <= len(segments) <= limits.SEGMENTS_MAX:
         raise PeerError(

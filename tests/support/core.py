@@ -6,6 +6,8 @@ effects of each turn are kept in ``effects``; what endpoints were sent piles up 
 
 import itertools
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from asterism import commands as ask
@@ -54,6 +56,7 @@ class CoreBroker:
         self.effects: list[Effect] = []
         self.inbox: dict[tuple[bytes, int], list[Delivered]] = defaultdict(list)
         self.receipts: dict[int, Resolved] = {}
+        self.resolved: dict[tuple[bytes, int], Resolved] = {}  # by producer too
         self.answers: dict[tuple[bytes, int], Effect] = {}
         self.gone: list[EndpointGone] = []
         self._requests = itertools.count(1)
@@ -81,8 +84,9 @@ class CoreBroker:
             case Deliver():
                 self.inbox[effect.node, effect.endpoint].extend(effect.deliveries)
             case Resolved():
-                assert effect.number not in self.receipts, "a receipt was resolved twice"
-                self.receipts[effect.number] = effect
+                receipt = (effect.producer, effect.number)
+                assert receipt not in self.resolved, "a receipt was resolved twice"
+                self.receipts[effect.number] = self.resolved[receipt] = effect
             case Accepted() | Reply() | Refuse():
                 self.answers[effect.node, effect.request] = effect
             case EndpointGone():
@@ -112,6 +116,19 @@ class CoreBroker:
             self.shard.tick(self.now_ms)
             self.end_turn()
         self.now_ms = until
+
+    def tick(self) -> None:
+        """What is due at this moment is done; a host does so after every start."""
+        self.advance(0)
+
+    @contextmanager
+    def on(self, topic: str) -> Iterator[None]:
+        """The verbs within are about another topic."""
+        before, self.topic = self.topic, topic
+        try:
+            yield
+        finally:
+            self.topic = before
 
     @property
     def actor(self) -> TopicActor:
@@ -155,6 +172,13 @@ class CoreBroker:
     def last_number(self, producer: bytes = PRODUCER) -> int:
         """The producer's number of the message published last: receipts go by it."""
         return self._numbers[producer]
+
+    def await_receipts(
+        self, *numbers: int, producer: bytes = PRODUCER, node: bytes = b"publisher"
+    ) -> dict[int, tuple[str, dict[str, str]]]:
+        """Asks again for receipts: verdict and statuses, or ``pending`` or ``unknown``."""
+        body = self.ask(ask.AwaitReceipts(node, self.request(), producer, numbers))
+        return {number: (verdict, statuses) for number, verdict, statuses in body["outcomes"]}
 
     # --- receiving ----------------------------------------------------------------------------
 
@@ -204,6 +228,13 @@ class CoreBroker:
     def failed(self, *sequences: int, reason: str = "no", **fields: Any) -> dict[int, str]:
         return self.report("failed", *sequences, reason=reason, **fields)
 
+    def extend(
+        self, timeout_ms: int, *sequences: int, node: bytes = b"consumer", endpoint: int = 1
+    ) -> dict[int, str]:
+        """Moves deadlines; the codes of those that were refused."""
+        command = ask.Extend(node, self.request(), endpoint, sequences, timeout_ms)
+        return dict(self.ask(command).get("refused", []))
+
     def grant(self, credit: int, node: bytes = b"consumer", endpoint: int = 1) -> None:
         self.do(ask.Grant(node, self.request(), endpoint, credit))
 
@@ -211,6 +242,110 @@ class CoreBroker:
         """The connection of a node is lost."""
         self.shard.detach(node, self.now_ms)
         self.end_turn()
+
+    def unsubscribe(self, node: bytes = b"consumer", endpoint: int = 1) -> None:
+        self.ask(ask.Unsubscribe(node, self.request(), endpoint))
+
+    def set_interests(self, *interests: str, node: bytes = b"consumer", endpoint: int = 1) -> None:
+        self.ask(ask.SetInterests(node, self.request(), endpoint, interests))
+
+    def pull(
+        self, count: int, wait_ms: int = 0, node: bytes = b"consumer", endpoint: int = 1
+    ) -> int:
+        """Pulls, and does what is due at once; the request, whose ``answer`` may come later."""
+        command = ask.Pull(node, self.request(), endpoint, count, wait_ms)
+        self.do(command)
+        self.tick()
+        return command.request
+
+    def cancel_wait(self, waiting: int, node: bytes = b"consumer") -> None:
+        self.ask(ask.CancelWait(node, self.request(), waiting))
+
+    def answer(self, request: int, node: bytes = b"consumer") -> dict[str, Any] | str | None:
+        """What a request was answered: the reply's body, a refusal's code, or nothing yet."""
+        answer = self.answers.get((node, request))
+        if isinstance(answer, Refuse):
+            return answer.code
+        return answer.body if isinstance(answer, Reply) else None
+
+    # --- receivers ----------------------------------------------------------------------------
+
+    def create_receiver(self, name: str, *interests: str, **fields: Any) -> None:
+        command = ask.CreateReceiver(b"admin", self.request(), name, interests or ("**",), **fields)
+        self.ask(command)
+
+    def receivers(self, after: str = "") -> list[dict[str, Any]]:
+        """The receivers of the topic, by name."""
+        listed = self.ask(ask.ListReceivers(b"admin", self.request(), after))["receivers"]
+        assert isinstance(listed, list)
+        return listed
+
+    def delete_receiver(self, name: str) -> None:
+        self.ask(ask.DeleteReceiver(b"admin", self.request(), name))
+
+    def seek(self, name: str, **target: int) -> int:
+        """Moves a receiver; the sequence that it stands at now."""
+        sequence = self.ask(ask.Seek(b"admin", self.request(), name, **target))["sequence"]
+        assert isinstance(sequence, int)
+        return sequence
+
+    # --- the work queue -----------------------------------------------------------------------
+
+    def draft(self, priority: int | None = None) -> int:
+        identity = next(self._ids).to_bytes(16, "big")
+        body = self.ask(ask.Draft(b"admin", self.request(), identity, priority))
+        assert isinstance(body["sequence"], int)
+        return body["sequence"]
+
+    def set_draft(self, sequence: int, payload: bytes = b"x", **attributes: str) -> None:
+        self.ask(ask.SetDraft(b"admin", self.request(), sequence, payload, attributes))
+
+    def make(self, payload: bytes = b"x", priority: int | None = None) -> int:
+        """Drafts and sets a message."""
+        sequence = self.draft(priority)
+        self.set_draft(sequence, payload)
+        return sequence
+
+    def order(self, wait_ms: int | None = None, node: bytes = b"worker") -> int:
+        """Orders; the request, whose ``ordered`` may come later."""
+        command = ask.Order(node, self.request(), wait_ms)
+        self.do(command)
+        self.tick()
+        return command.request
+
+    def ordered(self, request: int, node: bytes = b"worker") -> int | str | None:
+        """What an order got: a sequence, or a refusal's code; ``None`` while it waits."""
+        answer = self.answer(request, node)
+        return answer["sequence"] if isinstance(answer, dict) else answer
+
+    def complete(self, sequence: int) -> None:
+        self.ask(ask.Complete(b"worker", self.request(), sequence))
+
+    def fail(self, sequence: int, reason: str = "no") -> None:
+        self.ask(ask.Fail(b"worker", self.request(), sequence, reason))
+
+    def abandon_all(self) -> None:
+        self.ask(ask.AbandonAll(b"admin", self.request()))
+
+    # --- parked deliveries --------------------------------------------------------------------
+
+    def parked(self) -> list[dict[str, Any]]:
+        """The parked deliveries, oldest failure first."""
+        listed = self.ask(ask.ListParked(b"admin", self.request()))["parked"]
+        assert isinstance(listed, list)
+        return listed
+
+    def fetch(self, sequence: int) -> dict[str, Any]:
+        return self.ask(ask.Fetch(b"admin", self.request(), sequence))
+
+    def renew(self, sequence: int, receiver: str | None = None) -> None:
+        self.ask(ask.Renew(b"admin", self.request(), sequence, receiver))
+
+    def renew_all(self) -> None:
+        self.ask(ask.RenewAll(b"admin", self.request()))
+
+    def abandon(self, sequence: int, receiver: str | None = None) -> None:
+        self.ask(ask.Abandon(b"admin", self.request(), sequence, receiver))
 
     # --- the topic ----------------------------------------------------------------------------
 
@@ -222,3 +357,16 @@ class CoreBroker:
 
     def stats(self) -> dict[str, Any]:
         return self.ask(ask.Stats(b"admin", self.request()))
+
+    def create_topic(self, topic: str, **changes: Any) -> None:
+        self.ask(ask.CreateTopic(b"admin", self.request(), changes), topic)
+
+    def delete_topic(self, topic: str | None = None) -> None:
+        self.ask(ask.DeleteTopic(b"admin", self.request()), topic)
+
+    def clear(self) -> None:
+        self.ask(ask.Clear(b"admin", self.request()))
+
+    def inherit(self, *names: str) -> None:
+        """Gives settings back to the broker's defaults."""
+        self.ask(ask.Configure(b"admin", self.request(), {}, names))
