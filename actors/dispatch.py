@@ -12,7 +12,7 @@ from asterism.actors.receivers import Endpoint, Receiver
 from asterism.actors.retry import Retry
 from asterism.effects import Deliver, Delivered, Reply
 from asterism.message import Status
-from asterism.storage.keys import RANK_END, WORK
+from asterism.storage.keys import WORK
 from asterism.storage.records import ONLY_PARKED, unpack
 
 _SENT = Status.SENT  # a member of an enumeration is slow to look up
@@ -137,7 +137,7 @@ class Dispatch(Retry):
         return True
 
     def was_set_aside(self, delivery: Delivery, lane: Lane | None, receiver: Receiver) -> bool:
-        """After ``take`` said no: is the delivery off its window, so that the next may be looked at?"""
+        """After ``take`` said no: is it off its window, so that the next may be looked at?"""
         if lane is not None:
             return lane.head(self.pool.frontier) is not delivery
         return self.own_head(receiver) is not delivery

@@ -331,6 +331,7 @@ class Endings(TopicState):
         producer = message.producer
         assert producer is not None
         self.outcomes.file(producer, message.number, verdict, statuses, now_ms)
+        self.sweep_by(now_ms)
         node = self.producers.node_of(producer)
         self.effects.append(Resolved(node, producer, message.number, verdict, statuses))
 
@@ -364,6 +365,7 @@ class Endings(TopicState):
             ladder,
         )
         self.rows.put(self.keys.history(now_ms, message.sequence), value)
+        self.sweep_by(now_ms)
 
     # --- a blocking topic -------------------------------------------------------------------
 

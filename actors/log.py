@@ -21,7 +21,7 @@ from asterism.actors.receivers import Receiver, Receivers
 from asterism.message import Header
 from asterism.rows import Rows
 from asterism.storage.keys import COMMON, NONE_RANK, RANK_END, TopicKeys, number_at_end
-from asterism.storage.records import NATURAL, Record, decode_record, unpack
+from asterism.storage.records import NATURAL, Record, decode_exception, decode_record
 
 _POSITION = (1 << 64) - 1
 # Rank, sequence, what waits (None: passed over), the attempts of one that this receiver had moved.
@@ -163,7 +163,7 @@ class Log:
             assert row is not None and exception is not None, (
                 "a place in the log without its message"
             )
-            _, _, attempts, _ = unpack(exception, 4)
+            _, _, attempts = decode_exception(exception)
             yield rank, sequence, decode_record(row), attempts
 
     def _common_rows(self, receiver: Receiver, start: int) -> Iterator[_Step]:
@@ -198,8 +198,7 @@ class Log:
         keys, rows, number = self._keys, self._rows, receiver.number
         moved = rows.scan(keys.exception(number, first), keys.exception(number + 1, 0))
         done = rows.scan(keys.done(number, first), keys.done(number + 1, 0))
-        for key in merge((number_at_end(k) for k, _ in moved), (number_at_end(k) for k, _ in done)):
-            yield key
+        yield from merge((number_at_end(k) for k, _ in moved), (number_at_end(k) for k, _ in done))
 
     def _is_excepted(self, receiver: Receiver, sequence: int) -> bool:
         if not receiver.durable:

@@ -42,6 +42,7 @@ class Publishing(Dispatch):
         if command.producer is not None:
             assert producer is not None
             self.producers.record(command.producer, producer, fresh, command.settled, now_ms)
+            self.sweep_by(now_ms)
         self.effects.append(Accepted(command.node, command.request, tuple(known + fresh)))
 
     def accept_all(self, command: Publish, skip: int, now_ms: int) -> list[Result]:
@@ -65,36 +66,35 @@ class Publishing(Dispatch):
             raise PeerError("bad_request", f"a message's id has {limits.MESSAGE_ID_BYTES} bytes")
         if type(payload) is not bytes or type(encoded) is not bytes:
             raise PeerError("bad_request", "a header and a payload are bytes")
-        settings = self.box.value
         header = self._headers.get(encoded) or self.header_of(encoded)
+        settings = self.box.value
         if len(payload) > settings.max_payload:
             raise PeerError(
                 "too_large", f"the payload has {len(payload)} bytes, over {settings.max_payload}"
             )
-        if header.mode is Mode.PUSH and (header.deliver_ms is None or header.deliver_ms <= now_ms):
-            self.check_receiver(header)
+        if not header.is_plain:
+            self.check_wishes(header, producer, now_ms)
+        if settings.unique:
+            self.check_unique(payload, None)
+        if settings.overflow is not None:
+            self.make_room(now_ms)
+        return self.store(message_id, header, payload, producer, number, now_ms)
+
+    def check_wishes(self, header: Header, producer: bytes | None, now_ms: int) -> None:
+        """Refuses what only some messages can ask for and what cannot be had now."""
         if header.receipt and producer is None:
             raise PeerError("bad_request", "a receipt needs a producer to address it to")
-        if settings.overflow is not None:
-            if settings.unique:
-                self.check_unique(payload, None)
-            self.make_room(now_ms)
-        elif settings.unique:
-            self.check_unique(payload, None)
-        elif header.is_plain and len(payload) <= limits.WINDOW_RECORD_BYTES_MAX:
-            expires_ms = now_ms + settings.default_ttl_ms
-            if expires_ms >= self.last_expiry_ms:
-                return self.store_plainly(message_id, header, payload, now_ms, expires_ms)
-        return self.store(message_id, header, payload, producer, number, now_ms)
+        if header.mode is Mode.DURABLE:
+            return
+        if len(self.memory) >= limits.MEMORY_MESSAGES_MAX:
+            raise PeerError("busy", "the topic holds as many messages in memory as it may", 1_000)
+        if header.mode is Mode.PUSH and (header.deliver_ms is None or header.deliver_ms <= now_ms):
+            self.check_receiver(header)
 
     def check_receiver(self, header: Header) -> None:
         numbers = self.receivers.by_number
         for number in self.receivers.audience(header.subjects):
             if number != WORK and numbers[number].endpoints:
-                if len(self.memory) >= limits.MEMORY_MESSAGES_MAX:
-                    raise PeerError(
-                        "busy", "the topic holds as many push messages as it may", 1_000
-                    )
                 return
         raise PeerError(
             "no_receiver", f"nobody online is interested in {', '.join(header.subjects)}"
@@ -127,6 +127,15 @@ class Publishing(Dispatch):
         now_ms: int,
     ) -> int:
         """Gives an acceptable message its sequence, its row and its place."""
+        settings = self.box.value
+        if (
+            header.is_plain
+            and not settings.unique
+            and len(payload) <= limits.WINDOW_RECORD_BYTES_MAX
+            and now_ms + settings.default_ttl_ms >= self.last_expiry_ms
+        ):
+            expires_ms = now_ms + settings.default_ttl_ms
+            return self.store_plainly(message_id, header, payload, now_ms, expires_ms)
         sequence = self.take_number()
         kind = kind_of(header)
         kept = (
@@ -289,12 +298,10 @@ class Publishing(Dispatch):
 
     def drop_oldest(self, now_ms: int) -> None:
         """Drops the oldest waiting message; the oldest in flight only when none waits."""
-        candidates = [
-            found for found in (self.oldest_waiting_pool(), self.oldest_waiting_log(), self.oldest_memory())
-            if found is not None
-        ]  # fmt: skip
-        if candidates:
-            self.drop(min(candidates), now_ms)
+        oldest = (self.oldest_waiting_pool(), self.oldest_waiting_log(), self.oldest_memory())
+        waiting = [sequence for sequence in oldest if sequence is not None]
+        if waiting:
+            self.drop(min(waiting), now_ms)
         else:
             out = [
                 page_held

@@ -38,5 +38,6 @@ class Outcomes:
     def forget_old(self, ttl_ms: int, now_ms: int) -> None:
         """Drops the buckets of which every outcome is too old."""
         bucket = (now_ms - ttl_ms) // BUCKET_MS
-        if bucket > 0:
-            self._rows.delete_range(*self._keys.outcomes_before(bucket))
+        low, high = self._keys.outcomes_before(max(bucket, 0))
+        if any(True for _ in self._rows.scan(low, high)):
+            self._rows.delete_range(low, high)

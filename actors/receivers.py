@@ -59,10 +59,32 @@ class Wait:
 class Receiver:
     """What a copy of a message is addressed to: an endpoint by itself, or a group of them."""
 
-    __slots__ = ("copies", "copies_count", "credit", "done_now", "durable", "endpoints", "floor",
-                 "held", "horizon", "interests", "known", "lanes", "locks", "marks", "name", "number",
-                 "orders", "parked", "ready", "received_timeout_ms", "sent_timeout_ms", "settings",
-                 "stored_floor", "window")  # fmt: skip
+    __slots__ = (
+        "copies",
+        "copies_count",
+        "credit",
+        "done_now",
+        "durable",
+        "endpoints",
+        "floor",
+        "held",
+        "horizon",
+        "interests",
+        "known",
+        "lanes",
+        "locks",
+        "marks",
+        "name",
+        "number",
+        "orders",
+        "parked",
+        "ready",
+        "received_timeout_ms",
+        "sent_timeout_ms",
+        "settings",
+        "stored_floor",
+        "window",
+    )
 
     def __init__(self, number: int, name: str, durable: bool, settings: "SettingsBox") -> None:
         self.number = number

@@ -30,6 +30,7 @@ def recover(name: str, number: int, rows: Rows, defaults: TopicSettings) -> Topi
     if actor.pool_held:
         actor.pool.frontier = 0
     actor.outbox_next = 0
+    actor.next_sweep_ms = 0
     return actor
 
 

@@ -22,6 +22,7 @@ from asterism.storage.records import (
     PLACED,
     Record,
     decode_record,
+    encode_exception,
     encode_fields,
     encode_record,
     pack,
@@ -39,7 +40,7 @@ class Retry(Endings):
     # --- back to waiting --------------------------------------------------------------------
 
     def unreachable(self, delivery: Delivery, now_ms: int) -> None:
-        """A delivery did not reach its expectation: its deadline passed, or its connection is gone."""
+        """A delivery missed its expectation: its deadline passed, or its connection is gone."""
         receiver = delivery.receiver
         assert receiver is not None
         delivery.status = Status.UNREACHABLE
@@ -121,7 +122,7 @@ class Retry(Endings):
             self.rows.delete(self.keys.waiting(number, delivery.rank))
         self.rows.put(self.keys.waiting(number, rank), sequence.to_bytes(8, "big"))
         self.rows.put(
-            self.keys.exception(number, sequence), pack(PLACED, rank, delivery.attempts, 0)
+            self.keys.exception(number, sequence), encode_exception(PLACED, rank, delivery.attempts)
         )
         delivery.placed = True
         self.forget_returned(number, sequence)
@@ -184,7 +185,7 @@ class Retry(Endings):
         self.leave_log(delivery, receiver)
         self.rows.put(
             self.keys.exception(number, sequence),
-            pack(DELAYED, delivery.rank, delivery.attempts, 0),
+            encode_exception(DELAYED, delivery.rank, delivery.attempts),
         )
         self.unsettled[receiver] = None
         self.add_due(due_ms, DUE_RETRY, number, sequence)
@@ -248,7 +249,8 @@ class Retry(Endings):
         position = self.write_parked(number, delivery, receiver, reason, now_ms)
         receiver.parked += 1
         self.rows.put(
-            self.keys.exception(number, sequence), pack(PARKED, position, delivery.attempts, 0)
+            self.keys.exception(number, sequence),
+            encode_exception(PARKED, position, delivery.attempts),
         )
         self.note_fared(delivery, receiver, Status.FAILED, now_ms)
         if receiver.durable:
@@ -360,7 +362,7 @@ class Retry(Endings):
         return False
 
     def keep_for_parked(self, message: Message, verdict: str, now_ms: int) -> None:
-        """An expired log message stays for the receivers that have it parked, and for nobody else."""
+        """An expired log message stays for those who have it parked, and for nobody else."""
         self.give_verdict(message, verdict, now_ms)
         row = self.rows.get(self.keys.log(message.sequence))
         assert row is not None

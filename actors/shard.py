@@ -138,7 +138,7 @@ class Shard:
                 self._effects.append(TopicEffect(actor.name, effect))
 
     def _forward(self, actor: TopicActor, forward: Forward, now_ms: int) -> None:
-        """Publishes a dead letter to a topic of this store; one elsewhere is the host's to carry."""
+        """Publishes a dead letter to a topic of this store; others are the host's to carry."""
         if not self.owns(forward.target):
             self._effects.append(TopicEffect(actor.name, forward))
             return

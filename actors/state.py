@@ -29,6 +29,8 @@ _HEAD_FIELDS = (
     "next_outbox", "last_expiry_ms", "listed", "forward_generation", "forwarded",
 )  # fmt: skip
 
+SWEEP_MS = 60_000  # how often old outcomes, history and silent producers are looked for
+
 
 class Oldest:
     """Sequences of one kind of message row from the oldest on, read ahead in blocks.
@@ -99,8 +101,12 @@ class TopicState:
         # Deliveries that a restart put back to waiting: (list, sequence) -> attempts, holder, page.
         self._returned: dict[tuple[int, int], tuple[int, int, int]] = {}
         self._returned_pages: dict[int, int] = {}  # page -> how many of it are still in _returned
+        self._begin_counters(first)
+        self._begin_times()
+        self._begin_command()
 
-        # Counters, in the head row.
+    def _begin_counters(self, first: int) -> None:
+        """What the head row keeps."""
         self.next_sequence = first
         self.pool_held = 0  # live messages of the pool, neither drafts nor parked
         self.log_held = 0
@@ -114,23 +120,23 @@ class TopicState:
         self.head_dirty = True
         self.marks_at = 0  # the sequence at which the marks in the head are raised next
 
-        # Messages on their way to the dead-letter topic.
+        # Messages on their way to the dead-letter topic: the first two are in the head row.
         self.forwarded: dict[str, int] = {}  # target -> the last number given there
         self.forward_generation = 0
         self.forwarding: dict[int, tuple[str, int]] = {}  # under way: to whom, under which number
         self.outbox_next = 1  # rows below it are under way or settled
         self.outbox_paused_ms = 0
 
-        # Memory messages.
+    def _begin_times(self) -> None:
+        """What time moves, and what is in memory alone."""
         self.memory: dict[int, Message] = {}
         self.pausing: list[tuple[int, int, Delivery]] = []  # retries and delays kept in memory
         self.digests: dict[bytes, int] = {}  # payloads of memory messages on a unique topic
-
-        # Walks of time.
         self.expiry_cursor = {"m": 0, "l": 0}
         self.next_expiry_ms: dict[str, int | None] = {"m": None, "l": None}
         self.next_due_row_ms: int | None = None
-        self.next_sweep_ms = 0
+        self.producers_swept = 0  # the hour in which silent producers were looked for last
+        self.next_sweep_ms: int | None = None  # None: nothing that is kept for a time only
         self.waits: list[tuple[int, int, Wait]] = []  # pulls and orders with a deadline
 
         # A blocking topic's message under way, and for a log message who still has to finish it.
@@ -138,7 +144,8 @@ class TopicState:
         self.current_for: set[int] = set()
         self.places: dict[int, Places] = {}
 
-        # Of this command.
+    def _begin_command(self) -> None:
+        """What one command, or one turn, collects."""
         self.effects: list[Effect] = []
         self.touched: list[Endpoint] = []
         self.fed: dict[Lane, None] = {}
@@ -235,6 +242,11 @@ class TopicState:
         self.pool.low_sequence, self.log.low_sequence = low
         (self.receivers.next_number,) = numbers
         self.head_dirty = False
+
+    def sweep_by(self, now_ms: int) -> None:
+        """Something was written that is kept for a time only."""
+        if self.next_sweep_ms is None:
+            self.next_sweep_ms = now_ms + SWEEP_MS
 
     def write_receiver(self, receiver: Receiver) -> None:
         assert receiver.durable

@@ -25,7 +25,7 @@ from asterism.effects import EndpointGone, Reply
 from asterism.errors import PeerError
 from asterism.message import Mode, Status
 from asterism.storage.keys import NONE_RANK, POOL, number_at_end
-from asterism.storage.records import PARKED, decode_record, unpack
+from asterism.storage.records import PARKED, decode_exception, decode_record
 from asterism.subjects import split_interest
 
 
@@ -174,7 +174,7 @@ class Subscribing(Publishing):
             self.keys.exception(receiver.number + 1, 0),
         )
         for _, value in list(self.rows.scan(low, high)):
-            state, position, _, _ = unpack(value, 4)
+            state, position, _ = decode_exception(value)
             if state == PARKED:
                 self.abandon_at(position, now_ms)
 
@@ -251,7 +251,7 @@ class Subscribing(Publishing):
         self.rows.delete_range(self.keys.waiting(number, 0), self.keys.waiting_end(number))
         low, high = self.keys.exception(number, 0), self.keys.exception(number + 1, 0)
         for key, value in list(self.rows.scan(low, high)):
-            if unpack(value, 4)[0] != PARKED:
+            if decode_exception(value)[0] != PARKED:
                 self.rows.delete(key)
 
     # --- credit and pulls -------------------------------------------------------------------
@@ -395,7 +395,7 @@ class Subscribing(Publishing):
         attempts, _ = self.returned(number, sequence)
         exception = self.rows.get(self.keys.exception(number, sequence))
         if exception is not None:
-            state, rank, counted, _ = unpack(exception, 4)
+            state, rank, counted = decode_exception(exception)
             if state == PARKED:
                 return None
             attempts = max(attempts, counted)

@@ -4,7 +4,7 @@
 The host commits those rows, synced, before it performs an effect of the same turn. At the end of a
 turn, before it commits, it calls ``end_turn``, which writes down what changed in many small steps.
 
-I1 A message is accepted when its row is in the turn's rows: nothing is confirmed that is not stored.
+I1 A message is accepted when its row is in the turn's rows: what is confirmed is stored.
 I2 A delivery is in one place: waiting in a window or on disk, set aside, pausing, out, or parked.
 I3 A message of the pool has at most one holder; a delivery's status only climbs while it is held.
 I4 What a restart finds in the rows is all that is needed to go on; memory is a cache of it, and
@@ -20,6 +20,7 @@ from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, POOL_KIND, Delivery
 from asterism.actors.endings import DROPPED, digest_of
 from asterism.actors.pool import message_of
 from asterism.actors.receivers import Receiver
+from asterism.actors.state import SWEEP_MS
 from asterism.actors.workqueue import WorkQueue
 from asterism.commands import Command
 from asterism.effects import Effect, EndpointGone, Refuse, Reply
@@ -46,13 +47,13 @@ from asterism.storage.records import (
     NATURAL,
     PARKED,
     PLACED,
+    decode_exception,
     decode_record,
     encode_record,
     pack,
     unpack,
 )
 
-SWEEP_MS = 60_000  # how often old outcomes, history and silent producers are looked for
 PRODUCER_SWEEP_MS = 3_600_000
 FLOOR_LAG_MAX = 10_000  # an idle receiver's floor is written down once it lags by so much
 
@@ -116,7 +117,7 @@ class TopicActor(WorkQueue):
         self._tick_due_rows(now_ms)
         self._tick_expiry("m", now_ms)
         self._tick_expiry("l", now_ms)
-        if now_ms >= self.next_sweep_ms:
+        if self.next_sweep_ms is not None and now_ms >= self.next_sweep_ms:
             self._sweep(now_ms)
         return self._finish(now_ms)
 
@@ -205,7 +206,7 @@ class TopicActor(WorkQueue):
         self.wait_in_pool(delivery, rank)
 
     def _due_delay_in_log(self, sequence: int, now_ms: int) -> None:
-        """A delayed log message joins the log: for receivers that read past it, by rows of its own."""
+        """A delayed log message joins the log; for those who read past it, by rows of its own."""
         record = self.record_of("l", sequence)
         if record is None or record.state != DELAYED:
             return
@@ -228,7 +229,7 @@ class TopicActor(WorkQueue):
         exception = self.rows.get(self.keys.exception(number, sequence))
         if receiver is None or exception is None:
             return
-        state, _, attempts, _ = unpack(exception, 4)
+        state, _, attempts = decode_exception(exception)
         message = self.log_message(sequence)
         if message is None:
             self.rows.delete(self.keys.exception(number, sequence))
@@ -277,12 +278,19 @@ class TopicActor(WorkQueue):
                 self.expire_log(message, now_ms)
 
     def _sweep(self, now_ms: int) -> None:
-        """Drops what is kept for a time only."""
+        """Drops what is kept for a time only, and looks again later if something is left."""
         self.outcomes.forget_old(self.settings.receipt_ttl_ms, now_ms)
-        self.rows.delete_range(*self.keys.history_before(now_ms - self.settings.history_ttl_ms))
-        if self.next_sweep_ms // PRODUCER_SWEEP_MS != now_ms // PRODUCER_SWEEP_MS:
+        low, high = self.keys.history_before(now_ms - self.settings.history_ttl_ms)
+        if any(True for _ in self.rows.scan(low, high)):
+            self.rows.delete_range(low, high)
+        if now_ms // PRODUCER_SWEEP_MS != self.producers_swept:
+            self.producers_swept = now_ms // PRODUCER_SWEEP_MS
             self.producers.forget_silent(now_ms)
-        self.next_sweep_ms = now_ms + SWEEP_MS
+        left = any(self._has_rows(kind) for kind in "oha")
+        self.next_sweep_ms = now_ms + SWEEP_MS if left else None
+
+    def _has_rows(self, kind: str) -> bool:
+        return any(True for _ in self.rows.scan(*self.keys.range_of(kind)))
 
     # --- the end of a turn ------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from asterism.effects import Reply
 from asterism.errors import PeerError
 from asterism.message import NEVER_MS, Header, Mode, Status
 from asterism.storage.keys import DUE_DRAFT, POOL, WORK, number_at_end, rank_of
-from asterism.storage.records import DRAFT, PARKED, Record, unpack
+from asterism.storage.records import DRAFT, PARKED, Record, decode_exception, unpack
 from asterism.subjects import split_subject
 
 
@@ -115,7 +115,7 @@ class WorkQueue(Subscribing):
             message.payload = None
 
     def stored(self, sequence: int) -> Record:
-        """The row of a message of the pool, drafts included; ``no_such_message`` if there is none."""
+        """The row of a message of the pool, drafts included; refused if there is none."""
         record = self.record_of("m", sequence)
         if record is None:
             raise PeerError("no_such_message", f"the topic has no message {sequence}")
@@ -240,7 +240,7 @@ class WorkQueue(Subscribing):
             number = number_at_end(key, 4)
             exception = self.rows.get(self.keys.exception(number, sequence))
             if exception is not None and (name is None or unpack(row, 6)[0] == name):
-                state, position, _, _ = unpack(exception, 4)
+                state, position, _ = decode_exception(exception)
                 if state == PARKED:
                     positions.append(position)
         return sorted(positions)

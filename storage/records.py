@@ -11,6 +11,10 @@ A page, the deliveries that went out together:
 
     status:u8 receiver:u32 started_ms:u64 deadline_ms:u64 count:u32, sequence:u64 …, attempt:u16 …
 
+A receiver's exception, a log message that it had moved (its rank) or parked (its position):
+
+    state:u8 place:(priority:u32 position:u64) attempts:u16
+
 Other values are MessagePack arrays; ``pack`` and ``unpack`` serve them.
 """
 
@@ -37,6 +41,7 @@ ONLY_PARKED: Final = 4  # it expired, and stays for its parked deliveries alone
 _FIXED: Final = struct.Struct(">BBHQQIQIH")
 _PRODUCER: Final = struct.Struct(">16sQ")
 _PAGE: Final = struct.Struct(">BIQQI")
+_EXCEPTION: Final = struct.Struct(">BIQH")
 ATTEMPTS_MAX: Final = 0xFFFF  # a count that reaches it stays there
 _LOW_64: Final = 2**64 - 1
 
@@ -153,6 +158,19 @@ def decode_page(row: bytes) -> PageRecord:
     return PageRecord(
         status, receiver, started_ms, deadline_ms, list(zip(sequences, attempts, strict=True))
     )
+
+
+def encode_exception(state: int, place: int, attempts: int) -> bytes:
+    return _EXCEPTION.pack(state, place >> 64, place & _LOW_64, min(attempts, ATTEMPTS_MAX))
+
+
+def decode_exception(row: bytes) -> tuple[int, int, int]:
+    """State, place and attempts of an exception; ``internal`` if the row is not one."""
+    try:
+        state, priority, position, attempts = _EXCEPTION.unpack(row)
+    except struct.error as error:
+        raise PeerError("internal", f"an exception row is damaged: {error}") from None
+    return state, priority << 64 | position, attempts
 
 
 def pack(*values: object) -> bytes:

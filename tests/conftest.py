@@ -8,12 +8,14 @@ nobody waits: HYPOTHESIS_PROFILE=night. Either prints the blob that brings a fai
 import os
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from asterism import limits
 
 # A loaded machine is not a failure.
 PATIENT = (HealthCheck.too_slow, HealthCheck.data_too_large)
+# One failure, shrunk, is what a person reads; explaining it costs more than finding it did.
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
 
 settings.register_profile(
     "plain",
@@ -23,6 +25,8 @@ settings.register_profile(
     max_examples=100,
     stateful_step_count=40,
     suppress_health_check=PATIENT,
+    phases=PHASES,
+    report_multiple_bugs=False,
 )
 settings.register_profile(
     "night",
@@ -32,6 +36,8 @@ settings.register_profile(
     max_examples=3_000,
     stateful_step_count=80,
     suppress_health_check=PATIENT,
+    phases=PHASES,
+    report_multiple_bugs=False,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "plain"))
 

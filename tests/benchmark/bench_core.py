@@ -38,12 +38,20 @@ CASES: dict[str, Header] = {
 def run_case(header: Header, messages: int, batch: int, subjects: int = 1) -> float:
     """Messages per second from publish to processed."""
     shard = Shard(MemoryRows(), TopicSettings())
-    shard.handle(TOPIC, ask.Subscribe(b"c", 0, 1, ("order/*/paid",), name="w", credit=batch * 4), NOW_MS)
+    shard.handle(
+        TOPIC, ask.Subscribe(b"c", 0, 1, ("order/*/paid",), name="w", credit=batch * 4), NOW_MS
+    )
     shard.end_turn()
-    headers = [
-        Header(header.mode, header.expect, (f"order/{n}/paid",), {}, header.max_receivers).encoded
-        for n in range(subjects)
-    ] if subjects > 1 else [header.encoded]
+    headers = (
+        [
+            Header(
+                header.mode, header.expect, (f"order/{n}/paid",), {}, header.max_receivers
+            ).encoded
+            for n in range(subjects)
+        ]
+        if subjects > 1
+        else [header.encoded]
+    )
     first, done = 1, 0
     started = time.process_time()
     while done < messages:
@@ -85,9 +93,15 @@ def baseline(messages: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--messages", type=int, default=200_000, help="messages a round (default %(default)s)")
-    parser.add_argument("--batch", type=int, default=100, help="messages a frame (default %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--messages", type=int, default=200_000, help="messages a round (default %(default)s)"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=100, help="messages a frame (default %(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="rounds a case (default %(default)s)")
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()

@@ -35,7 +35,7 @@ START_MS = 1_700_000_000_000
 
 
 def header(subject: str | tuple[str, ...] = "a/b", **fields: Any) -> Header:
-    """A header; a durable one for one receiver that expects to be processed, unless told otherwise."""
+    """A header: durable, for one receiver, expects to be processed, unless told otherwise."""
     subjects = (subject,) if isinstance(subject, str) else subject
     mode = Mode[fields.pop("mode", "durable").upper()]
     expect = Status[fields.pop("expect", "processed").upper()]

@@ -1,0 +1,371 @@
+"""A topic as it should be: what is held, owed, out, parked and over, and how each step comes about.
+
+Written from the specification. It decides nothing that the broker may choose (who gets what next);
+it follows the broker's choices and knows which of them are allowed.
+"""
+
+from collections.abc import Iterator
+
+from asterism.message import NEVER_MS, Status
+from asterism.settings import DropOld, TopicSettings
+from tests.sim.model import (
+    DeadLetter,
+    Endpoint,
+    Fate,
+    Kind,
+    Message,
+    Out,
+    Receiver,
+    Standing,
+    State,
+    Violation,
+)
+
+OK, FAILED, EXPIRED, DROPPED = "ok", "failed", "expired", "dropped"
+
+
+class Ledger:
+    """One topic."""
+
+    def __init__(self, name: str, defaults: TopicSettings, stamps: Iterator[int]) -> None:
+        self.name = name
+        self.defaults = defaults
+        self.overrides: dict[str, object] = {}
+        self.settings = defaults
+        self.stamps = stamps
+        self.receivers: dict[str, Receiver] = {}
+        self.work = Receiver("work-queue", True, 0, ("**",), [(0, ("**",))])
+        self.orders: dict[tuple[bytes, int], int | None] = {}
+        self.live: dict[int, Message] = {}
+        self.ended: dict[int, str] = {}
+        self.answers: dict[tuple[bytes, int], object] = {}
+        self.sequences: dict[tuple[bytes, int], int] = {}
+        self.verdicts: dict[tuple[bytes, int], tuple[str, int]] = {}
+        self.lost: set[tuple[bytes, int]] = set()  # in memory when the worker crashed
+        self.expected: list[tuple[bytes, int, str]] = []  # receipts that this step owes
+        self.outbox: list[DeadLetter] = []
+        self.completed = 0
+        self.last_sequence = 0
+        self.unique_since = 0
+
+    # --- views ------------------------------------------------------------------------------
+
+    def fail(self, what: str) -> Violation:
+        return Violation(f"{self.name}: {what}")
+
+    def held(self) -> list[Message]:
+        return [message for message in self.live.values() if message.state is State.HELD]
+
+    def everybody(self) -> list[Receiver]:
+        return [self.work, *self.receivers.values()]
+
+    def out(self) -> list[Out]:
+        return [out for receiver in self.everybody() for out in receiver.held.values()]
+
+    def endpoint(self, node: bytes, number: int) -> Endpoint | None:
+        for receiver in self.receivers.values():
+            found = receiver.endpoints.get((node, number))
+            if found is not None:
+                return found
+        return None
+
+    def parked(self) -> list[tuple[Message, Receiver]]:
+        found = []
+        for message in self.live.values():
+            if message.state is State.PARKED and message.parked_by is not None:
+                found.append((message, message.parked_by))
+            for receiver, fate in message.fates.items():
+                if fate.standing is Standing.PARKED:
+                    found.append((message, receiver))
+        return found
+
+    # --- out and back -----------------------------------------------------------------------
+
+    def timeout_ms(self, receiver: Receiver, status: str) -> int:
+        if status == "sent":
+            own, default = receiver.sent_timeout_ms, self.settings.sent_timeout_ms
+        else:
+            own, default = receiver.received_timeout_ms, self.settings.received_timeout_ms
+        return default if own is None else own
+
+    def release(self, out: Out) -> None:
+        """It is out no longer; its credit goes back to an endpoint that is still there."""
+        del out.receiver.held[out.message.sequence]
+        endpoint = out.endpoint
+        if endpoint is not None and out.returns_credit:
+            if out.receiver.endpoints.get((endpoint.node, endpoint.number)) is endpoint:
+                endpoint.credit += 1
+
+    def back(self, out: Out) -> None:
+        """It is out no longer, and owed again."""
+        self.release(out)
+        out.message.fate(out.receiver).standing = Standing.OWED
+
+    def unreachable(self, out: Out, now_ms: int) -> None:
+        self.back(out)
+        message, receiver = out.message, out.receiver
+        fate = message.fate(receiver)
+        most = self.settings.max_deliveries
+        if most is not None and fate.attempts >= most:
+            self.fail_for_good(message, receiver, "", now_ms)
+        elif message.kind is Kind.ONLINE and not receiver.endpoints:
+            self.end_copy(message, fate, Standing.FAILED, now_ms)
+
+    def failed(self, out: Out, reason: str, now_ms: int) -> None:
+        self.back(out)
+        settings = self.settings
+        fate = out.message.fate(out.receiver)
+        most = settings.max_deliveries
+        if fate.attempts >= settings.max_attempts or (most is not None and fate.attempts >= most):
+            self.fail_for_good(out.message, out.receiver, reason, now_ms)
+        elif settings.retry_backoff is not None:
+            fate.paused_until_ms = now_ms + settings.retry_backoff.pause_ms(fate.attempts)
+            fate.pause_may_end = False
+
+    def fail_for_good(
+        self, message: Message, receiver: Receiver, reason: str, now_ms: int
+    ) -> None:
+        fate = message.fate(receiver)
+        if message.kind is Kind.ONLINE:
+            self.end_copy(message, fate, Standing.FAILED, now_ms)
+        elif message.kind is Kind.PUSH:
+            self.end(message, FAILED, now_ms)
+        elif self.settings.dead_letter is not None:
+            self.outbox.append(DeadLetter(self.settings.dead_letter, message, receiver, reason))
+            if message.kind is Kind.POOL:
+                self.end(message, FAILED, now_ms)
+            else:
+                self.finish(message, fate, Standing.FAILED, now_ms)
+        elif message.kind is Kind.POOL:
+            self.give_verdict(message, FAILED, now_ms)
+            message.state = State.PARKED
+            message.parked_by = receiver
+            fate.standing = Standing.PARKED
+        else:
+            self.finish(message, fate, Standing.PARKED, now_ms)
+
+    # --- done -------------------------------------------------------------------------------
+
+    def done(self, message: Message, receiver: Receiver, now_ms: int) -> None:
+        """A delivery reached its expectation; it is not out."""
+        fate = message.fate(receiver)
+        fate.holder = receiver
+        if message.kind.single:
+            self.completed += message.kind is Kind.POOL
+            self.end(message, OK, now_ms)
+        elif message.kind is Kind.LOG:
+            self.finish(message, fate, Standing.DONE, now_ms)
+        else:
+            self.end_copy(message, fate, Standing.DONE, now_ms)
+
+    def finish(self, message: Message, fate: Fate, standing: Standing, now_ms: int) -> None:
+        """A receiver's delivery of a log message is final, or parked."""
+        fate.standing = standing
+        fate.renewed = False
+        wanted = message.header.max_receivers
+        if wanted is not None:
+            done = message.count(Standing.DONE)
+            if done >= wanted:
+                self.end(message, OK, now_ms)
+                return
+            if done + message.count(Standing.PARKED, Standing.FAILED) >= wanted:
+                self.give_verdict(message, FAILED, now_ms)
+        self.end_if_kept_for_nothing(message, now_ms)
+
+    def end_if_kept_for_nothing(self, message: Message, now_ms: int) -> None:
+        if message.state is State.KEPT and not self.is_kept_for(message):
+            self.end(message, DROPPED, now_ms)
+
+    def is_kept_for(self, message: Message) -> list[Receiver]:
+        """Those who have it parked, or renewed and not yet done."""
+        return [
+            receiver
+            for receiver, fate in message.fates.items()
+            if receiver.exists
+            and (
+                fate.standing is Standing.PARKED
+                or (fate.renewed and fate.standing in (Standing.OWED, Standing.OUT))
+            )
+        ]
+
+    def end_copy(self, message: Message, fate: Fate, standing: Standing, now_ms: int) -> None:
+        fate.standing = standing
+        if not message.count(Standing.OWED, Standing.OUT):
+            self.end(message, FAILED if message.count(Standing.FAILED) else OK, now_ms)
+
+    def give_verdict(self, message: Message, verdict: str, now_ms: int) -> None:
+        if message.asked and message.producer is not None:
+            message.asked = False
+            self.expected.append((message.producer, message.number, verdict))
+            self.verdicts[message.producer, message.number] = (verdict, now_ms)
+
+    def end(self, message: Message, verdict: str, now_ms: int) -> None:
+        """A message is over for everybody."""
+        self.give_verdict(message, verdict, now_ms)
+        for _, out in message.outs():
+            self.release(out)
+        message.state = State.ENDED
+        del self.live[message.sequence]
+        self.ended[message.sequence] = verdict
+
+    # --- accepting --------------------------------------------------------------------------
+
+    def add(self, message: Message, now_ms: int) -> None:
+        """A message becomes held; one that is online finds out who is there."""
+        self.live[message.sequence] = message
+        message.was_unique = self.settings.unique
+        if message.kind is Kind.ONLINE and message.delayed_until_ms <= now_ms:
+            self.enter_online(message, now_ms)
+
+    def enter_online(self, message: Message, now_ms: int) -> None:
+        for receiver in self.receivers.values():
+            if receiver.endpoints and receiver.wants(message.header.subjects):
+                message.fates[receiver] = Fate()
+        if not message.fates:
+            self.end(message, OK, now_ms)
+
+    def expires_ms(self, wanted_ms: int | None, now_ms: int) -> int:
+        if wanted_ms is not None:
+            return wanted_ms
+        return min(now_ms + self.settings.default_ttl_ms, NEVER_MS - 1)
+
+    def make_room(self, now_ms: int) -> None:
+        """Before a message is accepted: what the overflow policy does."""
+        overflow = self.settings.overflow
+        if not isinstance(overflow, DropOld):
+            return
+        while len(held := self.held()) >= overflow.size:
+            waiting = [message for message in held if not message.outs()]
+            oldest = min(waiting or held, key=lambda message: message.sequence)
+            self.end(oldest, DROPPED, now_ms)
+
+    # --- time -------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        for out in [out for out in self.out() if out.deadline_ms <= now_ms]:
+            if out.message.sequence in out.receiver.held:
+                self.unreachable(out, now_ms)
+        for message in list(self.live.values()):
+            if message.state is State.DRAFT:
+                if message.accepted_ms + self.settings.draft_timeout_ms <= now_ms:
+                    message.state = State.ENDED
+                    del self.live[message.sequence]
+            elif 0 < message.delayed_until_ms <= now_ms:
+                message.delayed_until_ms = 0
+                if message.kind is Kind.ONLINE:
+                    self.enter_online(message, now_ms)
+        self.expire(now_ms)
+
+    def expire(self, now_ms: int) -> None:
+        for message in list(self.live.values()):
+            if message.state is State.HELD and message.expires_ms <= now_ms:
+                self.expire_one(message, now_ms)
+
+    def expire_one(self, message: Message, now_ms: int) -> None:
+        if message.kind is Kind.POOL:
+            self.end(message, EXPIRED, now_ms)
+            return
+        verdict = EXPIRED
+        if message.count(Standing.PARKED, Standing.FAILED):
+            verdict = FAILED
+        elif message.header.max_receivers is None and message.count(Standing.DONE):
+            verdict = OK
+        stays = self.is_kept_for(message)
+        if not stays:
+            self.end(message, verdict, now_ms)
+            return
+        self.give_verdict(message, verdict, now_ms)
+        message.state = State.KEPT
+        for receiver, fate in message.fates.items():
+            if receiver not in stays and fate.standing in (Standing.OWED, Standing.OUT):
+                if fate.standing is Standing.OUT:
+                    self.release(receiver.held[message.sequence])
+                fate.standing = Standing.OVER
+
+    # --- receivers --------------------------------------------------------------------------
+
+    def set_interests(self, receiver: Receiver, interests: tuple[str, ...]) -> None:
+        if set(interests) != set(receiver.interests):
+            receiver.history.append((next(self.stamps), interests))
+            for endpoint in receiver.endpoints.values():
+                endpoint.last_first.clear()
+        receiver.interests = interests
+
+    def detach(self, endpoint: Endpoint, now_ms: int) -> None:
+        """An endpoint ends: what it held fails over."""
+        receiver = endpoint.receiver
+        del receiver.endpoints[endpoint.node, endpoint.number]
+        for out in [out for out in receiver.held.values() if out.endpoint is endpoint]:
+            self.unreachable(out, now_ms)
+        if receiver.endpoints:
+            return
+        for message in [m for m in self.live.values() if m.kind is Kind.ONLINE]:
+            fate = message.fates.get(receiver)
+            if fate is not None and fate.standing is Standing.OWED:
+                self.end_copy(message, fate, Standing.FAILED, now_ms)
+        if not receiver.durable:
+            self.remove(receiver, now_ms)
+
+    def remove(self, receiver: Receiver, now_ms: int) -> None:
+        """A receiver ends with all that was its own."""
+        for out in list(receiver.held.values()):
+            self.unreachable(out, now_ms)
+        receiver.exists = False
+        del self.receivers[receiver.name]
+        for message in list(self.live.values()):
+            fate = message.fates.get(receiver)
+            if fate is not None and fate.standing in (Standing.OWED, Standing.PARKED):
+                fate.standing = Standing.OVER
+                self.end_if_kept_for_nothing(message, now_ms)
+
+    # --- parked -----------------------------------------------------------------------------
+
+    def renew(self, message: Message, receiver: Receiver, now_ms: int) -> None:
+        fate = message.fate(receiver)
+        assert fate.standing is Standing.PARKED
+        fate.standing = Standing.OWED
+        fate.attempts = 0
+        fate.renewed = True
+        fate.paused_until_ms = 0
+        message.renewals += 1
+        if message.kind is Kind.POOL:
+            message.state = State.HELD
+            message.parked_by = fate.holder = None
+            if message.expires_ms <= now_ms:
+                # It was renewed after its time: renewing would mean nothing if it expired at once.
+                message.expires_ms = NEVER_MS
+
+    def abandon_parked(self, message: Message, receiver: Receiver, now_ms: int) -> None:
+        if message.kind is Kind.POOL:
+            self.end(message, DROPPED, now_ms)
+        else:
+            message.fates[receiver].standing = Standing.OVER
+            self.end_if_kept_for_nothing(message, now_ms)
+
+    # --- crashes ----------------------------------------------------------------------------
+
+    def crash(self, now_ms: int) -> None:
+        """The worker ended and came back: what was on disk is all there is."""
+        self.orders.clear()
+        for message in [m for m in self.live.values() if m.kind.in_memory]:
+            if message.asked and message.producer is not None:
+                self.lost.add((message.producer, message.number))
+            message.asked = False
+            self.end(message, "lost", now_ms)
+        for message in self.live.values():
+            for fate in [message.shared, *message.fates.values()]:
+                fate.pause_may_end = True
+        for receiver in list(self.receivers.values()):
+            for out in list(receiver.held.values()):
+                self.back(out)
+            receiver.endpoints.clear()
+            if not receiver.durable:
+                self.remove(receiver, now_ms)
+        assert not self.expected
+
+
+STATUS_NAMES = {
+    Status.RECEIVED: "received",
+    Status.PROCESSED: "processed",
+    Status.FAILED: "failed",
+}
