@@ -68,6 +68,8 @@ class Endings(TopicState):
         del receiver.held[delivery.sequence]
         self.pages.remove(delivery)
         delivery.endpoint = None
+        if delivery.message.kind == LOG_KIND:
+            self.oldest_log.note(delivery.sequence)  # it waits, if only for those who come later
         if endpoint is not None and delivery.returns_credit:
             self.credit(endpoint, 1)
 

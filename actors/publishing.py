@@ -354,7 +354,10 @@ class Publishing(Dispatch):
             return
         logged = self.log_message(sequence)
         if logged is not None:
-            self.end_log(logged, DROPPED, now_ms)
+            if self.parked and self.has_parked(sequence):
+                self.keep_for_parked(logged, DROPPED, now_ms)
+            else:
+                self.end_log(logged, DROPPED, now_ms)
             return
         delivery = self.pool_delivery(sequence)
         assert delivery is not None

@@ -163,6 +163,7 @@ class Retry(Endings):
             # Those that hold up others stay in memory; a restart only shortens their pause.
             if message.kind == POOL_KIND:
                 self.write_pool_row(delivery, PLACED if delivery.placed else NATURAL, delivery.rank)
+                self.oldest_pool.note(delivery.sequence)
             heappush(self.pausing, (due_ms, id(delivery), delivery))
         elif message.kind == POOL_KIND:
             self.pause_on_disk(delivery, due_ms)

@@ -51,7 +51,6 @@ from asterism.storage.records import (
     decode_record,
     encode_record,
     pack,
-    unpack,
 )
 
 PRODUCER_SWEEP_MS = 3_600_000

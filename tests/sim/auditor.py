@@ -1,0 +1,182 @@
+"""The auditor: sees every turn that reached the disk, step by step, and checks every promise.
+
+It stands at the worker's door: it is shown each command with the effects it caused, and told of
+crashes. What was never written never happened, so a turn that was lost is not shown to it.
+"""
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+from asterism import commands as ask
+from asterism.effects import Accepted, Deliver, EndpointGone, Refuse, Reply, Resolved
+from asterism.message import Header, Mode, decode_header
+from asterism.settings import TopicSettings
+from tests.sim.checking import Checking
+from tests.sim.model import DeadLetter, Violation
+
+
+@dataclass
+class Forwarded:
+    """A dead letter that the worker carried from one topic to another, and what came of it."""
+
+    source: str
+    target: str
+    message: tuple[bytes, bytes, bytes]
+    sequence: int
+    code: str | None = "unsettled"
+
+
+@dataclass
+class Step:
+    """One command and what it caused; no command: time passed."""
+
+    topic: str | None
+    command: Any
+    effects: list[tuple[str, Any]] = field(default_factory=list)
+
+
+class Auditor:
+    """Holds what the broker does against what it promises."""
+
+    def __init__(self, defaults: TopicSettings) -> None:
+        self.defaults = defaults
+        self.stamps = itertools.count(1)
+        self.topics: dict[str, Checking] = {}
+
+    def topic(self, name: str) -> Checking:
+        if name not in self.topics:
+            self.topics[name] = Checking(name, self.defaults, self.stamps)
+        return self.topics[name]
+
+    # --- turns --------------------------------------------------------------------------------
+
+    def see(self, steps: list[Step], now_ms: int) -> None:
+        """A turn reached the disk."""
+        for step in steps:
+            self._see_step(step, now_ms)
+            for topic in self.topics.values():
+                if topic.expected:
+                    raise topic.fail(f"receipts are missing: {topic.expected}")
+
+    def crash(self, now_ms: int) -> None:
+        for topic in self.topics.values():
+            topic.crash(now_ms)
+
+    def _see_step(self, step: Step, now_ms: int) -> None:
+        if step.command is None:
+            for topic in self.topics.values():
+                topic.tick(now_ms)
+        elif step.topic is None:
+            for topic in self.topics.values():
+                topic.apply(step.command, {}, now_ms)
+        else:
+            self._see_command(step, now_ms)
+        for name, effect in step.effects:
+            self._see_effect(name, effect, step, now_ms)
+
+    def _see_command(self, step: Step, now_ms: int) -> None:
+        command = step.command
+        topic = self.topic(step.topic or "")
+        answer = _answer_to(step)
+        if isinstance(command, ask.CreateTopic):
+            topic.override(dict(command.changes))
+        elif isinstance(answer, Refuse):
+            if not topic.may_refuse(command, answer.code, now_ms):
+                raise topic.fail(f"{command} was refused without cause: {answer}")
+        elif isinstance(command, ask.Publish):
+            if not isinstance(answer, Accepted):
+                raise topic.fail(f"{command} has no answer")
+            topic.accept_batch(command, answer.results, now_ms)
+        elif isinstance(command, ask.Grant | ask.Pull | ask.Order):
+            topic.apply(command, {}, now_ms)
+        elif isinstance(answer, Reply):
+            topic.apply(command, answer.body, now_ms)
+            self._see_probe(topic, command, answer.body, now_ms)
+        else:
+            raise topic.fail(f"{command} has no answer")
+
+    def _see_probe(
+        self, topic: Checking, command: Any, body: dict[str, Any], now_ms: int
+    ) -> None:
+        match command:
+            case ask.AwaitReceipts():
+                topic.check_outcomes(command.producer, body, now_ms)
+            case ask.Describe():
+                topic.check_described(body)
+                topic.check_nobody_idles(now_ms)
+            case ask.Stats():
+                topic.check_stats(body)
+            case ask.ListReceivers():
+                topic.check_receivers(body)
+            case ask.ListParked():
+                topic.check_listed(body)
+
+    def _see_effect(self, name: str, effect: Any, step: Step, now_ms: int) -> None:
+        topic = self.topic(name)
+        match effect:
+            case Deliver():
+                topic.check_deliver(effect, now_ms)
+            case Resolved():
+                topic.check_resolved(effect, now_ms)
+            case Reply():
+                topic.check_reply(effect, step.command is None, now_ms)
+            case EndpointGone():
+                topic.check_gone(effect)
+            case Forwarded():
+                self._see_forwarded(effect, now_ms)
+            case _:
+                pass
+
+    # --- dead letters -------------------------------------------------------------------------
+
+    def _see_forwarded(self, seen: Forwarded, now_ms: int) -> None:
+        source, target = self.topic(seen.source), self.topic(seen.target)
+        letter = _matching(source, seen)
+        if seen.code in ("overflow", "busy"):
+            return  # it stays, and is sent again
+        source.outbox.remove(letter)
+        if seen.code is None:
+            message_id, encoded, payload = seen.message
+            header = decode_header(encoded)
+            target.check_acceptable(header, payload, now_ms)
+            target.accept(seen.sequence, message_id, header, payload, None, 0, now_ms)
+        elif seen.code != "duplicate" or target.twin_of(seen.message[2], strict=False) is None:
+            raise source.fail(f"a dead letter was refused for good: {seen.code}")
+
+
+def _answer_to(step: Step) -> Any:
+    for _, effect in step.effects:
+        if isinstance(effect, Accepted | Reply | Refuse):
+            if (effect.node, effect.request) == (step.command.node, step.command.request):
+                return effect
+    return None
+
+
+def _matching(source: Checking, seen: Forwarded) -> DeadLetter:
+    """The dead letter that this is; it must be what failed, with the reason added."""
+    for letter in source.outbox:
+        if letter.target == seen.target and _is_moved(source.name, letter, seen):
+            return letter
+    raise Violation(f"{source.name}: a dead letter that nothing failed for: {seen}")
+
+
+def _is_moved(source: str, letter: DeadLetter, seen: Forwarded) -> bool:
+    message_id, encoded, payload = seen.message
+    message, header = letter.message, decode_header(encoded)
+    added = {"dead-letter-topic": source, "dead-letter-receiver": letter.receiver.name}
+    if letter.reason:
+        added["dead-letter-reason"] = letter.reason
+    attributes = dict(header.attributes)
+    if not letter.reason:
+        attributes.pop("dead-letter-reason", None)
+    old = message.header
+    moved = Header(
+        Mode.DURABLE, old.expect, old.subjects, old.attributes | added, old.max_receivers,
+        priority=old.priority, ordering_key=old.ordering_key,
+    )  # fmt: skip
+    told = Header(
+        header.mode, header.expect, header.subjects, attributes, header.max_receivers,
+        header.expires_ms, header.priority, header.deliver_ms, header.ordering_key, header.receipt,
+    )  # fmt: skip
+    return (message_id, payload, told) == (message.id, message.payload, moved)
