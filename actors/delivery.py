@@ -92,6 +92,10 @@ class Delivery:
         )
 
     def is_plain(self, now_ms: int) -> bool:
-        """Of the pool, in time and without an ordering key: it may go to whoever has credit."""
+        """Of the pool, new, in time, without an ordering key: it may go to whoever has credit."""
         message = self.message
-        return message.header.ordering_key is None and message.expires_ms > now_ms
+        return (
+            self.attempts == 0
+            and message.header.ordering_key is None
+            and message.expires_ms > now_ms
+        )

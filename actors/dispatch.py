@@ -51,7 +51,7 @@ class Dispatch(Retry):
         while (head := lane.head(pool.frontier)) is not None:
             if self.is_full():
                 return  # it stays fed
-            receiver = lane.next_ready()
+            receiver = lane.next_ready(head.holder)
             if receiver is None:
                 break
             # Where nothing else can come before it, the lane's head need not be chosen.
@@ -132,6 +132,12 @@ class Dispatch(Retry):
             self.expire_waiting(delivery, now_ms)
             return False
         self.take_off(delivery, lane, receiver)
+        most = self.settings.max_deliveries
+        if most is not None and delivery.attempts >= most:
+            # Its last delivery was lost in a restart, or the bound was lowered since.
+            delivery.receiver = self.receivers.by_number.get(delivery.holder, receiver)
+            self.give_up(delivery, now_ms)
+            return False
         if message.kind == LOG_KIND and message.header.max_receivers is not None:
             return self.take_place_out(delivery, receiver)
         return True
@@ -146,9 +152,9 @@ class Dispatch(Retry):
         if lane is not None:
             lane.take(delivery)
         elif delivery.message.kind == LOG_KIND:
-            receiver.window.pop()
+            receiver.window.remove(delivery)
         else:
-            receiver.copies.pop()
+            receiver.copies.remove(delivery)
 
     def take_place_out(self, delivery: Delivery, receiver: Receiver) -> bool:
         """One of the places of a message with ``max_receivers``, if one is free."""
@@ -158,6 +164,7 @@ class Dispatch(Retry):
         assert wanted is not None
         if receiver.number in places.done:  # it has had it, before it was moved back
             self.leave_log(delivery, receiver)
+            self.release_receiver_key(delivery, receiver)
             return False
         if places.taken() >= wanted:
             places.held_back[receiver.number] = delivery
@@ -208,6 +215,7 @@ class Dispatch(Retry):
         delivery.receiver = receiver
         delivery.holder = number = receiver.number
         delivery.sent_ms = now_ms
+        delivery.received_ms = 0
         delivery.status = _SENT
         if number == WORK:
             self.send_order(delivery, receiver, now_ms)
@@ -228,6 +236,8 @@ class Dispatch(Retry):
         if pull is not None and pull.remaining > 0:
             pull.remaining -= 1
             delivery.returns_credit = False
+        elif delivery.attempts > 1:
+            delivery.returns_credit = True  # a pull may have had it before
         if header.expect is _SENT:
             self.done(delivery, _SENT, now_ms)
         else:
@@ -298,51 +308,80 @@ class Dispatch(Retry):
         while True:
             if self.current is None and not self.choose_current(now_ms):
                 return
-            if not self.send_current(now_ms) or self.current is not None:
+            self.send_current(now_ms)
+            if self.current is not None:
                 return
 
     def choose_current(self, now_ms: int) -> bool:
         """The message of least rank becomes the one under way."""
+        # What was out before the topic was blocking, or ordered before a restart, is under way too.
+        if self.pages.out:
+            return False
+        while (best := self.first_of_all()) is not None:
+            message = best.message
+            if message.kind == MEMORY_KIND or message.expires_ms > now_ms:
+                self.current = message.sequence
+                self.current_for = set(message.copies or ())
+                return True
+            self.expire_waiting(best, now_ms)
+        return False
+
+    def first_of_all(self) -> Delivery | None:
+        """The delivery of least rank, whoever it is for."""
         best = self.pool.first()
         for receiver in list(self.receivers.by_number.values()):
             own = self.own_head(receiver)
             if own is not None and (best is None or own.rank < best.rank):
                 best = own
-        if best is None:
-            return False
-        message = best.message
-        if message.kind != MEMORY_KIND and message.expires_ms <= now_ms:
-            self.expire_waiting(best, now_ms)
-            return self.choose_current(now_ms)
-        self.current = message.sequence
-        self.current_for = set() if message.copies is None else set(message.copies)
-        return True
+        return best
 
     def send_current(self, now_ms: int) -> bool:
-        """Sends the message under way to those who may have it; was anything sent?"""
+        """Sends the message under way to those who may have it; did anything happen?"""
         sequence = self.current
         assert sequence is not None
         delivery = self.pool.live.get(sequence)
         if delivery is not None:
             return delivery.waits and self.send_current_of_pool(delivery, now_ms)
+        if self.rows.get(self.keys.pool(sequence)) is not None:
+            self.current = None  # it went from memory to disk: it is found again by its rank
+            return True
         sent = False
-        for number in list(self.current_for):
+        for number in self.current_receivers(sequence):
             receiver = self.receivers.by_number.get(number)
             if receiver is not None and receiver.credit > 0 and not self.is_full():
-                own = self.own_head(receiver)
-                if own is not None and own.sequence == sequence:
-                    sent |= self.serve_own(own, receiver, now_ms)
+                own = self.own_current(receiver, sequence)
+                sent |= own is not None and self.serve_own(own, receiver, now_ms)
         return sent
 
     def send_current_of_pool(self, delivery: Delivery, now_ms: int) -> bool:
         lane = self.pool.lane_of(delivery.message.header, delivery.message.kind == MEMORY_KIND)
-        if lane.head(self.pool.frontier) is not delivery or self.is_full():
+        # By now others may come before it, but the one under way goes first.
+        if self.is_full() or not lane.window_of(delivery).holds(delivery):
             return False
         receiver = lane.next_ready()
         if receiver is None or not self.take(delivery, lane, receiver, now_ms):
             return False
         self.send(delivery, receiver, now_ms)
         return True
+
+    def current_receivers(self, sequence: int) -> list[int]:
+        """Who may have the message under way; with ``max_receivers``, also who came meanwhile."""
+        logged = self.log_message(sequence)
+        if logged is None or logged.header.max_receivers is None:
+            return list(self.current_for)
+        return [
+            number for number in self.receivers.audience(logged.header.subjects) if number != WORK
+        ]
+
+    def own_current(self, receiver: Receiver, sequence: int) -> Delivery | None:
+        """A receiver's delivery of the message under way, if it waits in its window."""
+        self.own_head(receiver)  # reads on where its window is empty
+        message = self.memory.get(sequence) or self.log.messages.get(sequence)
+        own = None if message is None else (message.copies or {}).get(receiver.number)
+        if own is None or not own.waits:
+            return None
+        window = receiver.copies if own.message.kind == MEMORY_KIND else receiver.window
+        return own if window.holds(own) else None
 
     def serve_own(self, delivery: Delivery, receiver: Receiver, now_ms: int) -> bool:
         if self.take(delivery, None, receiver, now_ms):

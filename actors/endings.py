@@ -187,7 +187,7 @@ class Endings(TopicState):
         if self.is_tracked(message):
             self.note_fared(delivery, receiver, status, now_ms)
         self.release_receiver_key(delivery, receiver)
-        self.current_done_by(message.sequence, receiver.number)
+        self.current_done_by(message, receiver.number)
         self.take_place(message, receiver, status, now_ms)
 
     def take_place(self, message: Message, receiver: Receiver, status: Status, now_ms: int) -> None:
@@ -199,9 +199,24 @@ class Endings(TopicState):
         (places.parked if status is Status.FAILED else places.done).add(receiver.number)
         if len(places.done) >= wanted:
             self.end_log(message, OK, now_ms)
-        elif len(places.done) + len(places.parked) >= wanted:
+        elif len(places.done) + len(places.parked) >= wanted and not self.has_parked(
+            message.sequence
+        ):
+            self.end_log(message, FAILED, now_ms)  # the rest are dead letters: none to be renewed
+        elif status is Status.FAILED:
             self.give_verdict(message, FAILED, now_ms)
             self.drop_producer_row(message)
+            self.resolved_current(message.sequence)
+
+    def has_parked(self, sequence: int) -> bool:
+        """Is a delivery of this log message parked, or renewed and not yet done?"""
+        names = (_NAMES[Status.FAILED], _NAMES[Status.WAITING])
+        for key, row in self.rows.scan(*self.keys.fared_all(sequence)):
+            if unpack(row, 6)[1] in names:
+                number = number_at_end(key, 4)
+                if self.rows.get(self.keys.exception(number, sequence)) is not None:
+                    return True
+        return False
 
     def free_place(self, message: Message, receiver: Receiver) -> None:
         """A delivery with ``max_receivers`` came back, or was given up: others may have it."""
@@ -215,7 +230,8 @@ class Endings(TopicState):
             other = self.receivers.by_number.get(number)
             if other is not None and delivery.sequence in other.known:
                 other.window.push(delivery)
-                self.hungry[other] = None
+                # Before the one that gave it back, which may be hungry already.
+                self.hungry = {other: None} | self.hungry
 
     def release_receiver_key(self, delivery: Delivery, receiver: Receiver) -> None:
         key = delivery.message.header.ordering_key
@@ -237,7 +253,8 @@ class Endings(TopicState):
         if message.header.priority is not None:
             rank = rank_of(message.header.priority, sequence)
             self.rows.delete(self.keys.waiting(COMMON, rank))
-        self.rows.delete_range(*self.keys.fared_all(sequence))
+        for key, _ in list(self.rows.scan(*self.keys.fared_all(sequence))):
+            self.rows.delete(key)
         self.places.pop(sequence, None)
         self.log_held -= 1
         self.head_dirty = True
@@ -286,7 +303,7 @@ class Endings(TopicState):
         if message.statuses is not None:
             message.statuses[receiver.name] = _NAMES[status]
         self.release_receiver_key(delivery, receiver)
-        self.current_done_by(message.sequence, receiver.number)
+        self.current_done_by(message, receiver.number)
         if not message.copies:
             self.end_online(message, now_ms)
 
@@ -376,10 +393,11 @@ class Endings(TopicState):
             self.current = None
             self.current_for.clear()
 
-    def current_done_by(self, sequence: int, receiver: int) -> None:
-        if self.current == sequence:
+    def current_done_by(self, message: Message, receiver: int) -> None:
+        if self.current == message.sequence:
             self.current_for.discard(receiver)
-            if not self.current_for:
+            # With ``max_receivers`` it is resolved by its verdict, and not before.
+            if not self.current_for and message.header.max_receivers is None:
                 self.current = None
 
 

@@ -13,6 +13,7 @@ I3 A message with ``max_receivers`` has at most that many deliveries out, done o
 
 from collections.abc import Callable, Iterator
 from heapq import merge
+from itertools import islice
 
 from asterism import limits
 from asterism.actors.delivery import LOG_KIND, Delivery, Message
@@ -211,22 +212,48 @@ class Log:
 
     # --- what a receiver has done -----------------------------------------------------------
 
+    def has_done(self, receiver: Receiver, sequence: int) -> bool:
+        """Has a durable receiver finished a log message that it is interested in?"""
+        return (
+            sequence < receiver.floor
+            or sequence in receiver.done_now
+            or self._rows.get(self._keys.done(receiver.number, sequence)) is not None
+        )
+
     def settle(self, receiver: Receiver, next_sequence: int) -> None:
         """Writes down what a durable receiver finished in this turn."""
         rows, keys, number = self._rows, self._keys, receiver.number
         floor = self._floor(receiver, next_sequence)
         if floor > receiver.floor:
-            if receiver.marks:
-                rows.delete_range(keys.done(number, receiver.floor), keys.done(number, floor))
+            self._forget_marks(receiver, floor)
             receiver.floor = floor
         for sequence in receiver.done_now:
             if sequence >= receiver.floor:
                 rows.put(keys.done(number, sequence), b"")
-                receiver.marks = True
+                if receiver.marks is not None:
+                    receiver.marks.add(sequence)
+        if receiver.marks is not None and len(receiver.marks) > limits.MARKS_MAX:
+            receiver.marks = None
         receiver.done_now.clear()
         if receiver.stored_floor != receiver.floor:
             receiver.stored_floor = receiver.floor
             rows.put(keys.floor(number), receiver.floor.to_bytes(8, "big"))
+
+    def _forget_marks(self, receiver: Receiver, floor: int) -> None:
+        """The floor passes what was done out of order: those rows say nothing any more.
+
+        Few are deleted one by one; a range would slow every later read a little.
+        """
+        rows, keys, number = self._rows, self._keys, receiver.number
+        if receiver.marks is None:
+            rows.delete_range(keys.done(number, receiver.floor), keys.done(number, floor))
+            left = rows.scan(keys.done(number, floor), keys.done(number + 1, 0))
+            kept = [number_at_end(key) for key, _ in islice(left, limits.MARKS_MAX + 1)]
+            receiver.marks = set(kept) if len(kept) <= limits.MARKS_MAX else None
+            return
+        for sequence in [known for known in receiver.marks if known < floor]:
+            rows.delete(keys.done(number, sequence))
+            receiver.marks.discard(sequence)
 
     def _floor(self, receiver: Receiver, next_sequence: int) -> int:
         """All log messages before it are done by this receiver, or have a row of their own."""

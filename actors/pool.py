@@ -57,14 +57,23 @@ class Lane:
             return None
         return first
 
-    def take(self, head: Delivery) -> None:
-        """Takes what ``head`` returned."""
-        taken = (self.memory if head.message.kind == MEMORY_KIND else self.window).pop()
-        assert taken is head
+    def window_of(self, delivery: Delivery) -> Window:
+        return self.memory if delivery.message.kind == MEMORY_KIND else self.window
 
-    def next_ready(self) -> Receiver | None:
-        """The receiver whose turn it is among those with credit."""
+    def take(self, delivery: Delivery) -> None:
+        """Takes one that waits here: what ``head`` returned, or what a blocking topic must send."""
+        self.window_of(delivery).remove(delivery)
+
+    def next_ready(self, last_holder: int = 0) -> Receiver | None:
+        """The receiver whose turn it is among those with credit; another than the last holder of
+        what goes out again, if there is one."""
         ready = self.ready
+        if last_holder and len(ready) > 1:
+            for receiver in ready:
+                if receiver.credit > 0 and receiver.number != last_holder:
+                    del ready[receiver]
+                    ready[receiver] = None
+                    return receiver
         while ready:
             receiver = next(iter(ready))
             if len(ready) == 1 and receiver.credit > 0:

@@ -5,7 +5,7 @@ from which rank on.
 """
 
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from asterism import limits
 from asterism.actors.delivery import Delivery
@@ -48,6 +48,27 @@ class Window:
         if early and (not ordered or early[0][0] < ordered[0].rank):
             return early[0][2]
         return ordered[0] if ordered else None
+
+    def holds(self, delivery: Delivery) -> bool:
+        """Does this one wait here?"""
+        return (
+            self.head() is delivery
+            or delivery in self.ordered
+            or any(entry[2] is delivery for entry in self.early)
+        )
+
+    def remove(self, delivery: Delivery) -> None:
+        """Takes one that waits here: at once if it is the head, as it is but on blocking topics."""
+        ordered, early = self.ordered, self.early
+        if ordered and ordered[0] is delivery:
+            ordered.popleft()
+        elif early and early[0][2] is delivery:
+            heappop(early)
+        elif delivery in ordered:
+            ordered.remove(delivery)
+        else:
+            early[:] = [entry for entry in early if entry[2] is not delivery]
+            heapify(early)
 
     def pop(self) -> Delivery:
         """Takes the head; only after ``head`` has found one."""

@@ -109,7 +109,7 @@ class Receiver:
         self.floor = 0  # log messages before it are done, moved or parked
         self.stored_floor = 0
         self.done_now: list[int] = []  # log messages finished in this turn
-        self.marks = False  # there are x rows at or above the floor
+        self.marks: set[int] | None = set()  # done above the floor, in x rows; None: too many
         self.locks = KeyLocks()
         self.parked = 0
 

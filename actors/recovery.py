@@ -5,16 +5,28 @@ What was out with a connection waits again where it was, with its attempts count
 ordered from the work queue is still ordered, under its old deadline.
 """
 
+from itertools import islice
+
 from asterism.actors.delivery import POOL_KIND, Delivery
 from asterism.actors.leases import Page
 from asterism.actors.pool import message_of
 from asterism.actors.receivers import Receiver
 from asterism.actors.topic import TopicActor
+from asterism.limits import MARKS_MAX
 from asterism.message import Status
 from asterism.rows import Rows
 from asterism.settings import TopicSettings, overrides_from_plain
 from asterism.storage.keys import POOL, WORK, number_at_end, read_due
-from asterism.storage.records import DRAFT, PARKED, PageRecord, decode_page, decode_record, unpack
+from asterism.storage.records import (
+    DRAFT,
+    PARKED,
+    PLACED,
+    PageRecord,
+    decode_exception,
+    decode_page,
+    decode_record,
+    unpack,
+)
 
 
 def recover(name: str, number: int, rows: Rows, defaults: TopicSettings) -> TopicActor:
@@ -58,7 +70,9 @@ def _read_progress(actor: TopicActor, receiver: Receiver) -> None:
     floor = rows.get(keys.floor(number))
     if floor is not None:
         receiver.floor = receiver.stored_floor = int.from_bytes(floor, "big")
-    receiver.marks = any(True for _ in rows.scan(keys.done(number, 0), keys.done(number + 1, 0)))
+    done = rows.scan(keys.done(number, 0), keys.done(number + 1, 0))
+    marks = [number_at_end(key) for key, _ in islice(done, MARKS_MAX + 1)]
+    receiver.marks = set(marks) if len(marks) <= MARKS_MAX else None
     receiver.horizon = 0
 
 
@@ -115,12 +129,12 @@ def _return_to_waiting(actor: TopicActor, number: int, record: PageRecord) -> No
 
 def _is_owed(actor: TopicActor, receiver: Receiver, sequence: int) -> bool:
     keys, rows, number = actor.keys, actor.rows, receiver.number
-    return (
-        sequence >= receiver.floor
-        and rows.get(keys.log(sequence)) is not None
-        and rows.get(keys.done(number, sequence)) is None
-        and rows.get(keys.exception(number, sequence)) is None
-    )
+    if rows.get(keys.log(sequence)) is None:
+        return False
+    exception = rows.get(keys.exception(number, sequence))
+    if exception is not None:
+        return decode_exception(exception)[0] == PLACED
+    return sequence >= receiver.floor and rows.get(keys.done(number, sequence)) is None
 
 
 def _count_parked(actor: TopicActor) -> None:

@@ -10,11 +10,13 @@ from asterism.actors.endings import DROPPED, FAILED, Endings, status_name
 from asterism.actors.pool import message_of
 from asterism.actors.receivers import Receiver
 from asterism.effects import Forward
+from asterism.errors import PeerError
 from asterism.message import NEVER_MS, Header, Mode, Status
-from asterism.storage.keys import COMMON, DUE_RETRY, POOL, number_at_end, rank_of
+from asterism.storage.keys import COMMON, DUE_EXPIRE, DUE_RETRY, POOL, number_at_end, rank_of
 from asterism.storage.records import (
     ATTEMPTS_MAX,
     DELAYED,
+    HAS_DUE,
     HAS_PRODUCER,
     NATURAL,
     ONLY_PARKED,
@@ -47,7 +49,7 @@ class Retry(Endings):
         self.release(delivery)
         most = self.settings.max_deliveries
         if most is not None and delivery.attempts >= most:
-            self.fail_for_good(delivery, f"undelivered after {delivery.attempts} attempts", now_ms)
+            self.give_up(delivery, now_ms)
         elif delivery.message.kind == MEMORY_KIND and delivery.message.header.mode is Mode.ONLINE:
             if receiver.online:
                 self.wait_again(delivery, receiver)
@@ -164,6 +166,8 @@ class Retry(Endings):
             if message.kind == POOL_KIND:
                 self.write_pool_row(delivery, PLACED if delivery.placed else NATURAL, delivery.rank)
                 self.oldest_pool.note(delivery.sequence)
+            elif message.kind == LOG_KIND and receiver.durable:
+                self.place_in_log(delivery, receiver, delivery.rank)
             heappush(self.pausing, (due_ms, id(delivery), delivery))
         elif message.kind == POOL_KIND:
             self.pause_on_disk(delivery, due_ms)
@@ -199,6 +203,10 @@ class Retry(Endings):
 
     # --- for good ---------------------------------------------------------------------------
 
+    def give_up(self, delivery: Delivery, now_ms: int) -> None:
+        """It went out as often as it may and was not done."""
+        self.fail_for_good(delivery, f"undelivered after {delivery.attempts} attempts", now_ms)
+
     def fail_for_good(self, delivery: Delivery, reason: str, now_ms: int) -> None:
         """No more attempts: parked, moved to the dead-letter topic, or dropped."""
         message, receiver = delivery.message, delivery.receiver
@@ -212,8 +220,7 @@ class Retry(Endings):
                 self.end_pool(delivery, FAILED, statuses, now_ms)
             return
         dead_letter = self.settings.dead_letter
-        if dead_letter is not None:
-            self.forward(message, receiver, reason, dead_letter)
+        if dead_letter is not None and self.forward(message, receiver, reason, dead_letter):
             if message.kind == POOL_KIND:
                 self.end_pool(delivery, FAILED, statuses, now_ms)
             else:
@@ -257,7 +264,7 @@ class Retry(Endings):
         if receiver.durable:
             self.unsettled[receiver] = None
         self.release_receiver_key(delivery, receiver)
-        self.current_done_by(sequence, number)
+        self.current_done_by(message, number)
         self.take_place(message, receiver, Status.FAILED, now_ms)
 
     def write_parked(
@@ -286,10 +293,19 @@ class Retry(Endings):
         rank = rank_of(header.priority, self.take_number())
         if list_number == POOL:
             delivery = Delivery(message_of(sequence, record, header, POOL_KIND), rank)
+            self.expire_anew(delivery.message, now_ms)
             self.pool_held += 1
             self.wait_in_pool(delivery, rank)
         else:
             self.renew_in_log(list_number, sequence, record, header, rank, now_ms)
+
+    def expire_anew(self, message: Message, now_ms: int) -> None:
+        """A renewed message: the walk of expiry has passed it, and past its time it has none."""
+        if message.expires_ms <= now_ms:
+            message.expires_ms = NEVER_MS
+        elif message.expires_ms < NEVER_MS and not message.flags & HAS_DUE:
+            message.flags |= HAS_DUE
+            self.add_due(message.expires_ms, DUE_EXPIRE, POOL, message.sequence)
 
     def renew_in_log(
         self, number: int, sequence: int, record: Record, header: Header, rank: int, now_ms: int
@@ -302,6 +318,8 @@ class Retry(Endings):
         delivery = Delivery(message, rank)
         delivery.receiver = receiver
         self.note_fared(delivery, receiver, Status.WAITING, now_ms)
+        # Parked no more, whether or not waiting has a row of its own.
+        self.rows.put(self.keys.exception(number, sequence), encode_exception(PLACED, rank, 0))
         self.wait_in_log(delivery, receiver, rank)
 
     def abandon_at(self, position: int, now_ms: int) -> None:
@@ -349,19 +367,6 @@ class Retry(Endings):
 
     # --- log messages that expired while a delivery was parked --------------------------------
 
-    def has_parked(self, sequence: int) -> bool:
-        """Is a delivery of this log message parked, or renewed and not yet done?"""
-        waiting = (status_name(Status.FAILED), status_name(Status.WAITING))
-        return self.parked_or_renewed(sequence, waiting)
-
-    def parked_or_renewed(self, sequence: int, names: tuple[str, ...]) -> bool:
-        for key, row in self.rows.scan(*self.keys.fared_all(sequence)):
-            if unpack(row, 6)[1] in names:
-                number = number_at_end(key, 4)
-                if self.rows.get(self.keys.exception(number, sequence)) is not None:
-                    return True
-        return False
-
     def keep_for_parked(self, message: Message, verdict: str, now_ms: int) -> None:
         """An expired log message stays for those who have it parked, and for nobody else."""
         self.give_verdict(message, verdict, now_ms)
@@ -402,8 +407,11 @@ class Retry(Endings):
 
     # --- dead letters -----------------------------------------------------------------------
 
-    def forward(self, message: Message, receiver: Receiver, reason: str, target: str) -> None:
-        """Sends a message on to the dead-letter topic; it is here until that topic has it."""
+    def forward(self, message: Message, receiver: Receiver, reason: str, target: str) -> bool:
+        """Sends a message on to the dead-letter topic; it is here until that topic has it.
+
+        False if the header has no room for what a dead letter says besides.
+        """
         header = message.header
         why = reason.encode()[: limits.REASON_BYTES_MAX].decode(errors="ignore")
         added = {
@@ -413,16 +421,20 @@ class Retry(Endings):
         }
         room = limits.ATTRIBUTES_MAX - len(added)
         attributes = dict(list(header.attributes.items())[:room]) | added
-        moved = Header(
-            Mode.DURABLE, header.expect, header.subjects, attributes, header.max_receivers,
-            priority=header.priority, ordering_key=header.ordering_key,
-        )  # fmt: skip
+        try:
+            moved = Header(
+                Mode.DURABLE, header.expect, header.subjects, attributes, header.max_receivers,
+                priority=header.priority, ordering_key=header.ordering_key,
+            )  # fmt: skip
+        except PeerError:
+            return False
         number = self.next_outbox
         self.next_outbox += 1
         self.head_dirty = True
         self.write_outbox(
             number, target, message.id, moved.encoded, self.payload_of(message), receiver.name, why
         )
+        return True
 
     def write_outbox(self, number: int, target: str, *rest: object) -> None:
         """Keeps a message for another topic, under the next number of that topic's producer."""

@@ -42,6 +42,7 @@ class Shard:
         self._defaults = defaults
         self._auto_create = auto_create
         self.topics: dict[str, TopicActor] = {}
+        self._nodes: dict[bytes, dict[str, None]] = {}  # node -> topics that it has been on
         self._effects: list[TopicEffect] = []
         self._touched: dict[str, TopicActor] = {}
         self._due: list[tuple[int, str]] = []
@@ -70,6 +71,8 @@ class Shard:
                 self._delete(name, command, now_ms)
             else:
                 actor = self._find(name, command, now_ms)
+                if isinstance(command, ask.Subscribe | ask.Order):
+                    self._nodes.setdefault(command.node, {})[name] = None
                 self._perform(actor, actor.handle(command, now_ms), now_ms)
         except PeerError as error:
             if isinstance(command, Request) and not isinstance(command, ask.Grant | ask.Detach):
@@ -80,8 +83,9 @@ class Shard:
 
     def detach(self, node: bytes, now_ms: int) -> None:
         """A connection is gone: every topic that it was on is told."""
-        for actor in list(self.topics.values()):
-            if node in actor.receivers.nodes or actor.waits_of(node):
+        for name in self._nodes.pop(node, {}):
+            actor = self.topics.get(name)
+            if actor is not None:
                 self._perform(actor, actor.handle(ask.Detach(node, 0), now_ms), now_ms)
 
     def _find(self, name: str, command: Command, now_ms: int) -> TopicActor:

@@ -29,6 +29,8 @@ _HEAD_FIELDS = (
     "next_outbox", "last_expiry_ms", "listed", "forward_generation", "forwarded",
 )  # fmt: skip
 
+SAMPLE_MS = 1_000
+SAMPLES_MAX = 60  # a minute's worth: what rates are told of
 SWEEP_MS = 60_000  # how often old outcomes, history and silent producers are looked for
 
 
@@ -153,6 +155,7 @@ class TopicState:
         self.stalled: dict[Receiver, None] = {}
         self.unsettled: dict[Receiver, None] = {}  # durable receivers that finished log messages
         self.totals = {"published": 0, "delivered": 0, "processed": 0, "failed": 0, "expired": 0}
+        self.samples: deque[tuple[int, dict[str, int]]] = deque(maxlen=SAMPLES_MAX)
 
     @property
     def settings(self) -> TopicSettings:
@@ -242,6 +245,20 @@ class TopicState:
         self.pool.low_sequence, self.log.low_sequence = low
         (self.receivers.next_number,) = numbers
         self.head_dirty = False
+
+    def sample(self, now_ms: int) -> None:
+        """Notes the totals once a second, so that rates can be told."""
+        if not self.samples or now_ms - self.samples[-1][0] >= SAMPLE_MS:
+            self.samples.append((now_ms, dict(self.totals)))
+
+    def rates(self, now_ms: int) -> dict[str, float]:
+        """Messages a second over the last minute in which something happened, at most."""
+        recent = [kept for kept in self.samples if now_ms - kept[0] <= SAMPLES_MAX * SAMPLE_MS]
+        if not recent:
+            return dict.fromkeys(self.totals, 0.0)
+        since_ms, before = recent[0]
+        seconds = max(now_ms - since_ms, SAMPLE_MS) / 1_000
+        return {name: (total - before[name]) / seconds for name, total in self.totals.items()}
 
     def sweep_by(self, now_ms: int) -> None:
         """Something was written that is kept for a time only."""

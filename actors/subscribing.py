@@ -3,7 +3,7 @@
 from heapq import heappush
 
 from asterism import limits
-from asterism.actors.delivery import MEMORY_KIND, Delivery
+from asterism.actors.delivery import MEMORY_KIND, Delivery, Message
 from asterism.actors.publishing import Publishing
 from asterism.actors.receivers import Endpoint, Receiver, Wait
 from asterism.commands import (
@@ -25,7 +25,7 @@ from asterism.effects import EndpointGone, Reply
 from asterism.errors import PeerError
 from asterism.message import Mode, Status
 from asterism.storage.keys import NONE_RANK, POOL, number_at_end
-from asterism.storage.records import PARKED, decode_exception, decode_record
+from asterism.storage.records import NATURAL, PARKED, decode_exception, decode_record
 from asterism.subjects import split_interest
 
 
@@ -118,10 +118,6 @@ class Subscribing(Publishing):
         for key in [key for key in work.orders if key[0] == command.node]:
             self.end_order(work.orders[key])
 
-    def waits_of(self, node: bytes) -> bool:
-        """Does an order of this node wait?"""
-        return any(key[0] == node for key in self.receivers.work.orders)
-
     def detach_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
         """An endpoint ends: what it held fails over at once."""
         receiver = endpoint.receiver
@@ -157,11 +153,12 @@ class Subscribing(Publishing):
         self.log.forget_receiver(receiver)
         self.drop_parked_of(receiver, now_ms)
         self.receivers.remove(receiver)
-        for low, high in self.keys.of_receiver(receiver.number):
-            self.rows.delete_range(low, high)
+        if receiver.durable:  # others have no rows but those of parked deliveries
+            for low, high in self.keys.of_receiver(receiver.number):
+                self.rows.delete_range(low, high)
         for message in messages:
             self.free_place(message, receiver)
-            self.current_done_by(message.sequence, receiver.number)
+            self.current_done_by(message, receiver.number)
         self.unsettled.pop(receiver, None)
         self.hungry.pop(receiver, None)
         self.stalled.pop(receiver, None)
@@ -223,10 +220,10 @@ class Subscribing(Publishing):
         self.log.forget_receiver(receiver)
         for message in messages:
             self.free_place(message, receiver)
-            self.current_done_by(message.sequence, receiver.number)
+            self.current_done_by(message, receiver.number)
         self.forget_waiting_rows(receiver, target, now_ms)
         receiver.done_now.clear()
-        receiver.marks = False
+        receiver.marks = set()
         receiver.floor = target
         receiver.horizon = 0
         self.unsettled[receiver] = None
@@ -348,19 +345,32 @@ class Subscribing(Publishing):
             return "no_such_message"
         own = receiver.known.get(sequence)
         if own is not None:
-            if own.page is None and own.attempts and status is Status.PROCESSED:
-                self.done(own, status, now_ms)
-            return None
+            return self.late_copy(own, status, now_ms)
         message = self.memory.get(sequence)
-        if message is not None and message.copies is not None:
-            return self.late_copy(message.copies.get(receiver.number), status, now_ms)
-        return self.late_pool_report(receiver, sequence, status, now_ms)
+        if message is None or message.copies is None:
+            return self.late_pool_report(receiver, sequence, status, now_ms)
+        copy = message.copies.get(receiver.number)
+        if copy is not None:
+            return self.late_copy(copy, status, now_ms)
+        return None if self.is_interested(receiver, message) else "not_yours"
 
-    def late_copy(self, delivery: Delivery | None, status: Status, now_ms: int) -> str | None:
-        returned = delivery is not None and delivery.page is None and delivery.attempts > 0
-        if delivery is not None and returned and status is Status.PROCESSED:
+    def late_copy(self, delivery: Delivery, status: Status, now_ms: int) -> str | None:
+        """A report on a copy that waits: it counts if it was out before, and may go out again."""
+        if not delivery.attempts:
+            return "not_yours"
+        if status is Status.PROCESSED:
+            if not self.has_place(delivery.message):
+                return "not_yours"
             self.done(delivery, status, now_ms)
         return None
+
+    def is_interested(self, receiver: Receiver, message: Message) -> bool:
+        return receiver.number in self.receivers.audience(message.header.subjects)
+
+    def has_place(self, message: Message) -> bool:
+        """May one more receiver be done with this message?"""
+        wanted = message.header.max_receivers
+        return wanted is None or self.places_of(message).taken() < wanted
 
     def late_pool_report(
         self, receiver: Receiver, sequence: int, status: Status, now_ms: int
@@ -389,25 +399,28 @@ class Subscribing(Publishing):
     ) -> str | None:
         """A log message that waits on disk alone for this receiver, after a restart or a retry."""
         message = self.log_message(sequence)
-        if message is None or not receiver.durable or status is not Status.PROCESSED:
+        if message is None:
             return None
+        if not self.is_interested(receiver, message):
+            return "not_yours"
+        if not receiver.durable:
+            return None  # what it had and has finished is not written down
         number = receiver.number
         attempts, _ = self.returned(number, sequence)
         exception = self.rows.get(self.keys.exception(number, sequence))
-        if exception is not None:
-            state, rank, counted = decode_exception(exception)
-            if state == PARKED:
-                return None
-            attempts = max(attempts, counted)
-            self.rows.delete(self.keys.waiting(number, rank))
-            self.rows.delete(self.keys.exception(number, sequence))
-        elif not attempts:
+        if exception is None and not attempts:
+            return None if self.log.has_done(receiver, sequence) else "not_yours"
+        state, rank, counted = (NATURAL, 0, 0) if exception is None else decode_exception(exception)
+        if state == PARKED or status is not Status.PROCESSED:
             return None
-        if message.copies is not None and number not in message.copies:
-            delivery = Delivery(message, NONE_RANK | sequence, attempts)
-            delivery.receiver = receiver
-            message.copies[number] = receiver.known[sequence] = delivery
-            self.done(delivery, status, now_ms)
+        if not self.has_place(message):
+            return "not_yours"
+        delivery = Delivery(message, rank or NONE_RANK | sequence, max(attempts, counted))
+        delivery.placed = exception is not None
+        delivery.receiver = receiver
+        assert message.copies is not None and number not in message.copies
+        message.copies[number] = receiver.known[sequence] = delivery
+        self.done(delivery, status, now_ms)
         return None
 
     def on_extend(self, command: Extend, now_ms: int) -> None:

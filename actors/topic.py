@@ -26,6 +26,7 @@ from asterism.commands import Command
 from asterism.effects import Effect, EndpointGone, Refuse, Reply
 from asterism.errors import PeerError
 from asterism.limits import EXPIRE_ROWS_MAX
+from asterism.message import NEVER_MS
 from asterism.settings import TopicSettings, plain_overrides
 from asterism.storage.keys import (
     COMMON,
@@ -83,6 +84,7 @@ class TopicActor(WorkQueue):
         else:
             self.pages.close_open()
         self.send_outbox(now_ms)
+        self.sample(now_ms)
         effects, self.effects = self.effects, []
         return effects
 
@@ -254,6 +256,8 @@ class TopicActor(WorkQueue):
             record = decode_record(row)
             if record.state in (DRAFT, PARKED) or record.flags & HAS_DUE:
                 continue
+            if record.expires_ms == NEVER_MS:
+                continue
             if record.expires_ms > now_ms or len(expired) >= EXPIRE_ROWS_MAX:
                 self.next_expiry_ms[kind] = record.expires_ms
                 break
@@ -387,6 +391,7 @@ class TopicActor(WorkQueue):
             "next_sequence": self.next_sequence,
             "oldest_waiting_ms": None if oldest is None else max(now_ms - oldest, 0),
             "totals": dict(self.totals),
+            "rates": self.rates(now_ms),
         }
         self.effects.append(Reply(command.node, command.request, body))
 
@@ -442,7 +447,7 @@ class TopicActor(WorkQueue):
         receiver.locks.drain()
         receiver.copies_count = receiver.parked = 0
         receiver.done_now.clear()
-        receiver.marks = False
+        receiver.marks = set()
         receiver.horizon = RANK_END
         receiver.floor = self.next_sequence
         if receiver.durable and receiver.number != WORK:

@@ -43,6 +43,9 @@ HEADERS_CACHED_MAX: Final = 4_096  # decoded headers remembered; all are forgott
 MEMORY_MESSAGES_MAX: Final = 100_000  # push messages held by one topic; busy
 ONLINE_COPIES_MAX: Final = 65_536  # online copies waiting for one receiver; the oldest is dropped
 PARKED_KEYS_MAX: Final = 4_096  # deliveries set aside behind a held ordering key; then all wait
+MARKS_MAX: Final = (
+    4_096  # messages done out of order by one receiver, counted; more: not one by one
+)
 PRODUCERS_CACHED_MAX: Final = 4_096  # producers of one topic remembered in memory; rest on disk
 ANSWERS_MAX: Final = 1_024  # unsettled publish answers kept per producer; older ones: wrong_state
 PULLS_MAX: Final = 100_000  # pulls and orders waiting on one topic; busy

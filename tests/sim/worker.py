@@ -1,0 +1,100 @@
+"""A worker that can be killed between any two steps of its turn, over a real store in a folder."""
+
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from asterism import commands as ask
+from asterism.actors.shard import FORWARDER, Shard, TopicEffect
+from asterism.actors.topic import TopicActor
+from asterism.commands import ForwardSettled, Publish
+from asterism.effects import Effect, Forward
+from asterism.settings import TopicSettings
+from asterism.storage.store import Budget, Store
+from tests.sim.auditor import Forwarded, Step
+
+
+class Killed(Enum):
+    """Where in its turn a worker is killed."""
+
+    HANDLED = "after the commands, before the end of the turn"
+    ENDED = "before the write"  # as a power cut before the sync: what was not synced is lost
+    WRITTEN = "before the sync"  # a killed process: the system still has what was written
+    SYNCED = "before any effect is performed"
+    SENDING = "between two effects"
+
+
+class WatchedShard(Shard):
+    """A shard that lets on what each command caused, dead letters included."""
+
+    def __init__(self, store: Store, defaults: TopicSettings) -> None:
+        self._carried: list[Forwarded] = []
+        super().__init__(store, defaults)
+
+    def caused(self, since: int) -> list[TopicEffect]:
+        return self._effects[since:]
+
+    def effect_count(self) -> int:
+        return len(self._effects)
+
+    def _forward(self, actor: TopicActor, forward: Forward, now_ms: int) -> None:
+        target = self.topics.get(forward.target)
+        sequence = self._first_sequence if target is None else target.next_sequence
+        seen = Forwarded(actor.name, forward.target, forward.message, sequence)
+        self._carried.append(seen)
+        self._effects.append(TopicEffect(forward.target, seen))  # type: ignore[arg-type]
+        super()._forward(actor, forward, now_ms)
+
+    def _settle(self, actor: TopicActor, settled: ForwardSettled, now_ms: int) -> None:
+        # Settling may set off the next dead letter, so it is noted before.
+        self._carried.pop().code = settled.code
+        super()._settle(actor, settled, now_ms)
+
+
+class Worker:
+    """One shard and its store."""
+
+    def __init__(self, folder: Path, defaults: TopicSettings) -> None:
+        self._folder = folder
+        self._defaults = defaults
+        self._budget = Budget()
+        self.kills = 0
+        self.start()
+
+    def start(self) -> None:
+        self.store = Store(self._folder, budget=self._budget)
+        self.shard = WatchedShard(self.store, self._defaults)
+
+    def settle_in(self) -> None:
+        """The end of a start: what recovery tidied up is written."""
+        self.shard.end_turn()
+        self.store.commit()
+
+    def handle(self, topic: str | None, command: Any, now_ms: int) -> Step:
+        """One command of a turn; ``None`` is the tick, no topic a lost connection."""
+        shard = self.shard
+        before = shard.effect_count()
+        if command is None:
+            shard.tick(now_ms)
+        elif topic is None:
+            shard.detach(command.node, now_ms)
+        else:
+            shard.handle(topic, command, now_ms)
+        return Step(topic, command, list(shard.caused(before)))
+
+    def end_turn(self) -> list[tuple[str, Effect]]:
+        """The effects of the turn that leave the worker; nothing is written yet."""
+        effects = self.shard.end_turn()
+        return [(topic, effect) for topic, effect in effects if not isinstance(effect, Forwarded)]
+
+    def kill(self) -> None:
+        """The process ends: what is pending, and the shard, are gone."""
+        self.kills += 1
+        self.store.discard()
+        self.store.close()
+
+    def close(self) -> None:
+        self.store.close()
+
+
+__all__ = ["FORWARDER", "Killed", "Publish", "Worker", "ask"]
