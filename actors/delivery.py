@@ -36,6 +36,7 @@ class Message:
     # Log and online messages have one delivery a receiver; the pool has one in all.
     copies: "dict[int, Delivery] | None" = None
     statuses: dict[str, str] | None = None  # online: how the copies that ended fared
+    ladder: dict[str, list[object]] | None = None  # online: the same with its times, for history
 
     def __init__(
         self,

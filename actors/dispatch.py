@@ -12,7 +12,7 @@ from asterism.actors.receivers import Endpoint, Receiver
 from asterism.actors.retry import Retry
 from asterism.effects import Deliver, Delivered, Reply
 from asterism.message import Status
-from asterism.storage.keys import WORK
+from asterism.storage.keys import RANK_END, WORK
 from asterism.storage.records import ONLY_PARKED, unpack
 
 _SENT = Status.SENT  # a member of an enumeration is slow to look up
@@ -27,9 +27,12 @@ class Dispatch(Retry):
         if self.settings.blocking:
             self.pump_blocking(now_ms)
         else:
+            self.pool.regroup()
             if self.stalled and not self.is_full():
                 self.hungry = self.stalled | self.hungry
                 self.stalled = {}
+            if self.fed_epoch != self.receivers.epoch:
+                self.feed_anew()
             # Ending a message may feed other lanes and wake other receivers: until nothing is left.
             while self.fed or self.hungry:
                 if self.is_full():
@@ -41,6 +44,15 @@ class Dispatch(Retry):
                 else:
                     self.pump_receiver(next(iter(self.hungry)), now_ms)
         self.flush_deliveries(now_ms)
+
+    def feed_anew(self) -> None:
+        """Audiences changed: what was fed may wait in another lane by now, or on disk alone."""
+        self.fed_epoch = self.receivers.epoch
+        self.fed = self.pool.lanes_in_use()
+        if self.pool.frontier != RANK_END:
+            for receiver in self.receivers.by_number.values():
+                if receiver.credit:
+                    self.hungry[receiver] = None
 
     def is_full(self) -> bool:
         limit = self.settings.concurrency
@@ -59,9 +71,12 @@ class Dispatch(Retry):
                 lane.take(head)
                 self.send(head, receiver, now_ms)
             elif not self.serve(receiver, now_ms):
-                self.stalled[receiver] = None
+                self.stalled |= lane.ready
                 break
         self.fed.pop(lane, None)
+        if not lane.current or lane.spill is not None or pool.frontier != RANK_END:
+            # Formed anew, or going on on disk: each that has credit looks for itself.
+            self.hungry |= lane.ready
 
     def pump_receiver(self, receiver: Receiver, now_ms: int) -> None:
         if len(receiver.lanes) == 1 and not receiver.has_own():
@@ -358,7 +373,7 @@ class Dispatch(Retry):
         # By now others may come before it, but the one under way goes first.
         if self.is_full() or not lane.window_of(delivery).holds(delivery):
             return False
-        receiver = lane.next_ready()
+        receiver = lane.next_ready(delivery.holder)
         if receiver is None or not self.take(delivery, lane, receiver, now_ms):
             return False
         self.send(delivery, receiver, now_ms)

@@ -302,6 +302,10 @@ class Endings(TopicState):
         receiver.copies_count -= 1
         if message.statuses is not None:
             message.statuses[receiver.name] = _NAMES[status]
+            if self.settings.history != "none":
+                times = [delivery.sent_ms, delivery.received_ms, now_ms]
+                ladder = [_NAMES[status], delivery.attempts, *times]
+                message.ladder = {**(message.ladder or {}), receiver.name: ladder}
         self.release_receiver_key(delivery, receiver)
         self.current_done_by(message, receiver.number)
         if not message.copies:
@@ -316,11 +320,7 @@ class Endings(TopicState):
         if message.producer is not None:
             self.resolve(message, verdict, statuses, now_ms)
         if self.settings.history != "none":
-            ladder = {
-                name: [status, 1, message.accepted_ms, 0, now_ms]
-                for name, status in statuses.items()
-            }
-            self.write_history(message, verdict, ladder, now_ms)
+            self.write_history(message, verdict, message.ladder or {}, now_ms)
         self.resolved_current(message.sequence)
 
     def drop_copies(self, message: Message, now_ms: int) -> None:

@@ -87,8 +87,9 @@ class Log:
         message.copies[receiver.number] = receiver.known[delivery.sequence] = delivery
         self.messages[delivery.sequence] = message
         receiver.window.push(delivery)
-        if len(receiver.window) > limits.WINDOW_MAX:
-            cut = receiver.window.cut(limits.WINDOW_MAX // 2)
+        window_max = self._receivers.window_max
+        if len(receiver.window) > window_max:
+            cut = receiver.window.cut(max(window_max // 2, 1))
             if cut:
                 receiver.horizon = cut[0].rank
             for dropped in cut:
@@ -117,7 +118,7 @@ class Log:
         start, receiver.horizon = receiver.horizon, RANK_END
         budget, added = limits.SCAN_ROWS_MAX, 0
         for rank, sequence, record, attempts in self._walk(receiver, start):
-            if added >= limits.WINDOW_MAX or budget <= 0:
+            if added >= self._receivers.window_max or budget <= 0:
                 receiver.horizon = rank
                 self.unfinished |= not added
                 return

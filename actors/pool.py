@@ -103,6 +103,7 @@ class Pool:
         self._returned = returned
         self._lanes: dict[frozenset[int], Lane] = {}
         self._epoch = 0
+        self._window_max = limits.window_of(0)
         self.live: dict[int, Delivery] = {}
         self.locks = KeyLocks()
         self.frontier = RANK_END
@@ -125,6 +126,7 @@ class Pool:
         if len(self._lanes) >= limits.LANES_MAX:
             self._forget_empty_lanes()
         lane = self._lanes[audience] = Lane(audience)
+        self._window_max = limits.window_of(len(self._lanes))
         for number in audience:
             receiver = self._receivers.by_number[number]
             receiver.lanes[lane] = None
@@ -139,6 +141,7 @@ class Pool:
 
     def _forget_lane(self, lane: Lane) -> None:
         del self._lanes[lane.audience]
+        self._window_max = limits.window_of(len(self._lanes))
         for number in lane.audience:
             receiver = self._receivers.by_number.get(number)
             if receiver is not None:
@@ -164,6 +167,16 @@ class Pool:
                     del self.live[delivery.sequence]
         if not complete:
             self.frontier = low
+
+    def lanes_in_use(self) -> dict[Lane, None]:
+        """The lanes in which something waits, by the audiences of now."""
+        if self._epoch != self._receivers.epoch:
+            self._regroup()
+        return {
+            lane: None
+            for lane in self._lanes.values()
+            if lane.window or lane.memory or lane.spill is not None
+        }
 
     def _low_rank(self) -> int:
         """Below this rank nothing waits on disk that is not in ``live`` or set aside."""
@@ -206,8 +219,8 @@ class Pool:
         self.live[delivery.sequence] = delivery
         window = lane.window
         window.push(delivery)
-        if len(window.ordered) + len(window.early) > limits.WINDOW_MAX:
-            cut = lane.window.cut(limits.WINDOW_MAX // 2)
+        if len(window.ordered) + len(window.early) > self._window_max:
+            cut = lane.window.cut(max(self._window_max // 2, 1))
             if cut:
                 lane.spill = cut[0].rank
             for dropped in cut:
@@ -282,7 +295,7 @@ class Pool:
         for rank, sequence, record in self._walk(start):
             if rank >= self.frontier:
                 break
-            if added >= limits.WINDOW_MAX or budget <= 0:
+            if added >= self._window_max or budget <= 0:
                 lane.spill = rank
                 self.unfinished |= not added
                 break
@@ -300,7 +313,7 @@ class Pool:
         start, self.frontier = self.frontier, RANK_END
         added = 0
         for rank, sequence, record in self._walk(start):
-            if added >= limits.WINDOW_MAX or budget <= 0:
+            if added >= self._window_max or budget <= 0:
                 self.frontier = rank
                 self.unfinished |= not added
                 break
@@ -308,7 +321,7 @@ class Pool:
             if record is not None and sequence not in self.live:
                 delivery = self._delivery(rank, sequence, record)
                 lane = self.lane_of(delivery.message.header, False)
-                if lane.spill is None and len(lane.window) >= limits.WINDOW_MAX:
+                if lane.spill is None and len(lane.window) >= self._window_max:
                     lane.spill = rank
                 if lane.spill is None:
                     self.live[sequence] = delivery

@@ -37,7 +37,7 @@ class Publishing(Dispatch):
             producer.node = command.node
             known = self.producers.answered(producer, first, len(command.messages))
         fresh = self.accept_all(command, len(known), now_ms)
-        self.totals["published"] += len(fresh)
+        self.totals["published"] += sum(type(result) is int for result in fresh)
         self.head_dirty = True
         if command.producer is not None:
             assert producer is not None

@@ -181,6 +181,7 @@ class Receivers:
         self._trie: InterestTrie[int] = InterestTrie()
         self._audiences: dict[tuple[str, ...], frozenset[int]] = {}
         self.next_number = FIRST_RECEIVER
+        self.window_max = limits.window_of(0)  # log deliveries one receiver has in memory
         self.epoch = 0  # rises whenever an audience may have changed
         self.work = Receiver(WORK, WORK_NAME, True, settings)
         self.by_number[WORK] = self.work
@@ -215,6 +216,7 @@ class Receivers:
             self.next_number += 1
         receiver = Receiver(number, name, durable, self._settings)
         self.by_name[name] = self.by_number[number] = receiver
+        self.window_max = limits.window_of(len(self.by_name))
         return receiver
 
     def remove(self, receiver: Receiver) -> None:
@@ -223,6 +225,7 @@ class Receivers:
         self.set_interests(receiver, ())
         del self.by_name[receiver.name]
         del self.by_number[receiver.number]
+        self.window_max = limits.window_of(len(self.by_name))
 
     def attach(
         self, node: bytes, number: int, receiver: Receiver, interests: tuple[str, ...]

@@ -102,7 +102,10 @@ def _restore_order(actor: TopicActor, number: int, record: PageRecord) -> None:
     delivery.waits = False
     delivery.status = Status(record.status)
     delivery.receiver, delivery.holder = work, WORK
+    # When an active one was ordered is not kept: it was so by the time it became active.
     delivery.sent_ms = record.started_ms
+    if delivery.status is Status.RECEIVED:
+        delivery.received_ms = record.started_ms
     delivery.page = page
     page.deliveries[sequence] = delivery
     work.held[sequence] = actor.pool.live[sequence] = delivery
@@ -118,11 +121,9 @@ def _return_to_waiting(actor: TopicActor, number: int, record: PageRecord) -> No
     for sequence, attempts in record.entries:
         row = rows.get(keys.pool(sequence))
         if row is not None and row[0] not in (PARKED, DRAFT):
-            actor.add_returned(POOL, sequence, attempts, record.receiver, number)
-            kept = True
+            kept |= actor.add_returned(POOL, sequence, attempts, record.receiver, number)
         elif receiver is not None and _is_owed(actor, receiver, sequence):
-            actor.add_returned(record.receiver, sequence, attempts, record.receiver, number)
-            kept = True
+            kept |= actor.add_returned(record.receiver, sequence, attempts, record.receiver, number)
     if not kept:
         rows.delete(keys.page(number))
 

@@ -151,6 +151,7 @@ class TopicState:
         self.effects: list[Effect] = []
         self.touched: list[Endpoint] = []
         self.fed: dict[Lane, None] = {}
+        self.fed_epoch = 0  # of the audiences by which ``fed`` was sorted
         self.hungry: dict[Receiver, None] = {}
         self.stalled: dict[Receiver, None] = {}
         self.unsettled: dict[Receiver, None] = {}  # durable receivers that finished log messages
@@ -206,13 +207,15 @@ class TopicState:
 
     def add_returned(
         self, list_number: int, sequence: int, attempts: int, holder: int, page: int
-    ) -> None:
+    ) -> bool:
+        """Notes it for when it is read again; False where another page says so already."""
         known = self._returned.get((list_number, sequence))
         if known is not None and known[0] >= attempts:
-            return
+            return False
         self.forget_returned(list_number, sequence)
         self._returned[list_number, sequence] = (attempts, holder, page)
         self._returned_pages[page] = self._returned_pages.get(page, 0) + 1
+        return True
 
     def forget_returned(self, list_number: int, sequence: int) -> None:
         """It went out again, or is over: once all of a page have, its row is of no use."""

@@ -142,11 +142,12 @@ class WorkQueue(Subscribing):
         self.hungry[work] = None
 
     def on_fetch(self, command: Fetch, now_ms: int) -> None:
-        record = self.stored(command.sequence)
+        record = self.record_of("l", command.sequence) or self.stored(command.sequence)
         if record.state == DRAFT:
             raise PeerError("wrong_state", "the message is a draft: it has no payload yet")
         delivery = self.pool.live.get(command.sequence)
-        status = Status.FAILED if record.state == PARKED else Status.WAITING
+        failed = self.parked and self.parked_positions(command.sequence, None)
+        status = Status.FAILED if failed else Status.WAITING
         if delivery is not None and delivery.page is not None:
             if delivery.holder == WORK and delivery.status is Status.SENT:
                 self.climb_to_received(delivery, now_ms)
@@ -184,7 +185,7 @@ class WorkQueue(Subscribing):
     def on_abandon(self, command: Abandon, now_ms: int) -> None:
         sequence = command.sequence
         if command.receiver is not None:
-            for position in self.parked_positions(sequence, command.receiver):
+            for position in self.parked_of(sequence, command.receiver):
                 self.abandon_at(position, now_ms)
         elif self.rows.get(self.keys.pool(sequence)) is not None:
             self.abandon_pool(sequence, now_ms)
@@ -221,14 +222,18 @@ class WorkQueue(Subscribing):
                 raise PeerError("wrong_state", "the message is not parked")
             self.renew_at(record.rank, now_ms)
         else:
-            if self.record_of("l", command.sequence) is None:
-                raise PeerError("no_such_message", f"the topic has no message {command.sequence}")
-            positions = self.parked_positions(command.sequence, command.receiver)
-            if not positions:
-                raise PeerError("wrong_state", "no delivery of the message is parked")
-            for position in positions:
+            for position in self.parked_of(command.sequence, command.receiver):
                 self.renew_at(position, now_ms)
         self.effects.append(Reply(command.node, command.request))
+
+    def parked_of(self, sequence: int, name: str | None) -> list[int]:
+        """The parked deliveries of a message; refused if there is none."""
+        positions = self.parked_positions(sequence, name)
+        if not positions:
+            if self.record_of("l", sequence) is None:
+                self.stored(sequence)
+            raise PeerError("wrong_state", "no delivery of the message is parked")
+        return positions
 
     def parked_positions(self, sequence: int, name: str | None) -> list[int]:
         """Where the deliveries of a message are parked: in the pool, or by receiver in the log."""

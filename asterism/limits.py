@@ -35,6 +35,7 @@ SEQUENCE_MAX: Final = 2**63 - 1
 
 # --- what a topic keeps in memory -------------------------------------------------------------
 WINDOW_MAX: Final = 1_024  # waiting deliveries of one lane held in memory; the rest stay on disk
+WINDOWS_MAX: Final = 65_536  # waiting deliveries of all lanes, and of all receivers, in memory
 WINDOW_LOW: Final = 256  # a window that falls below this is filled again
 WINDOW_RECORD_BYTES_MAX: Final = 8_192  # a larger payload is read from disk when it is sent
 SCAN_ROWS_MAX: Final = 2_048  # rows one refill may read before the turn goes on
@@ -50,3 +51,8 @@ PRODUCERS_CACHED_MAX: Final = 4_096  # producers of one topic remembered in memo
 ANSWERS_MAX: Final = 1_024  # unsettled publish answers kept per producer; older ones: wrong_state
 PULLS_MAX: Final = 100_000  # pulls and orders waiting on one topic; busy
 EXPIRE_ROWS_MAX: Final = 1_024  # due rows handled in one tick; the next tick goes on
+
+
+def window_of(windows: int) -> int:
+    """How many deliveries one of so many windows may hold: they share ``WINDOWS_MAX``."""
+    return max(min(WINDOW_MAX, WINDOWS_MAX // max(windows, 1)), 1)

@@ -555,6 +555,12 @@ class LadderMachine(stateful.RuleBasedStateMachine):
     # --- what is always true ------------------------------------------------------------------
 
     @invariant()
+    def all_agrees(self) -> None:
+        self.counts_agree()
+        self.parked_agree()
+        self.credit_agrees()
+        self.receipts_agree()
+
     def counts_agree(self) -> None:
         told = self.broker.describe()
         held = self.model.held()
@@ -566,13 +572,11 @@ class LadderMachine(stateful.RuleBasedStateMachine):
             "parked": len(self.model.parked),
         }
 
-    @invariant()
     def parked_agree(self) -> None:
         listed = self.broker.ask(ask.ListParked(b"admin", self.broker.request()))["parked"]
         told = [(row["sequence"], row["attempts"], row["reason"]) for row in listed]
         assert told == [(job.sequence, job.attempts, job.reason) for job in self.model.parked]
 
-    @invariant()
     def credit_agrees(self) -> None:
         listed = self.broker.ask(ask.ListReceivers(b"admin", self.broker.request()))["receivers"]
         told = {row["name"]: (row["credit"], row["in_flight"]) for row in listed}
@@ -582,7 +586,6 @@ class LadderMachine(stateful.RuleBasedStateMachine):
             for desk in self.model.desks.values()
         }
 
-    @invariant()
     def receipts_agree(self) -> None:
         told = {
             number: (receipt.verdict, receipt.statuses)
@@ -610,8 +613,7 @@ class LadderMachine(stateful.RuleBasedStateMachine):
             for job in out:
                 self.report(job.seat, job.sequence, PROCESSED, None)
         self.time_passes(60)
-        self.counts_agree()
-        self.receipts_agree()
+        self.all_agrees()
         self.nothing_is_left()
 
     def nothing_is_left(self) -> None:
