@@ -27,7 +27,6 @@ class Dispatch(Retry):
         if self.settings.blocking:
             self.pump_blocking(now_ms)
         else:
-            self.pool.regroup()
             if self.stalled and not self.is_full():
                 self.hungry = self.stalled | self.hungry
                 self.stalled = {}
@@ -74,9 +73,6 @@ class Dispatch(Retry):
                 self.stalled |= lane.ready
                 break
         self.fed.pop(lane, None)
-        if not lane.current or lane.spill is not None or pool.frontier != RANK_END:
-            # Formed anew, or going on on disk: each that has credit looks for itself.
-            self.hungry |= lane.ready
 
     def pump_receiver(self, receiver: Receiver, now_ms: int) -> None:
         if len(receiver.lanes) == 1 and not receiver.has_own():

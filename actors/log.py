@@ -162,9 +162,12 @@ class Log:
             rank, sequence = number_at_end(key, 12), int.from_bytes(value, "big")
             row = rows.get(keys.log(sequence))
             exception = rows.get(keys.exception(number, sequence))
-            assert row is not None and exception is not None, (
-                "a place in the log without its message"
-            )
+            if row is None or exception is None:
+                # Its message ended while its place was on disk alone, and nobody looked there.
+                rows.delete(key)
+                rows.delete(keys.exception(number, sequence))
+                yield rank, sequence, None, None
+                continue
             _, _, attempts = decode_exception(exception)
             yield rank, sequence, decode_record(row), attempts
 

@@ -233,7 +233,13 @@ class Pool:
         best = self._best_in_memory(receiver)
         if best is None and self.fill_for(receiver):
             best = self._best_in_memory(receiver)
+            # What was read may all be for others: what is for this one comes later.
+            self.unfinished |= best is None and self._goes_on(receiver)
         return best
+
+    def _goes_on(self, receiver: Receiver) -> bool:
+        """Is there more on disk than this receiver has seen?"""
+        return self.frontier != RANK_END or any(lane.spill is not None for lane in receiver.lanes)
 
     def _best_in_memory(self, receiver: Receiver) -> tuple[Lane, Delivery] | None:
         best: tuple[Lane, Delivery] | None = None

@@ -29,11 +29,12 @@ class Forwarded:
 
 @dataclass
 class Step:
-    """One command and what it caused; no command: time passed."""
+    """One command and what it caused; no command: time passed, for the topics in ``ticked``."""
 
     topic: str | None
     command: Any
     effects: list[tuple[str, Any]] = field(default_factory=list)
+    ticked: list[str] = field(default_factory=list)
 
 
 class Auditor:
@@ -65,8 +66,8 @@ class Auditor:
 
     def _see_step(self, step: Step, now_ms: int) -> None:
         if step.command is None:
-            for topic in self.topics.values():
-                topic.tick(now_ms)
+            for name in step.ticked:
+                self.topic(name).tick(now_ms)
         elif step.topic is None:
             for topic in self.topics.values():
                 topic.apply(step.command, {}, now_ms)

@@ -94,10 +94,8 @@ class Checking(Applying):
         self.check_key(message, receiver, what)
 
     def check_place(self, message: Message, what: str) -> None:
-        wanted = message.header.max_receivers
-        standings = (Standing.OUT, Standing.DONE, Standing.PARKED, Standing.FAILED)
-        if wanted is not None and message.count(*standings) >= wanted:
-            raise self.fail(f"{what}: {wanted} receivers have it, or had it")
+        if not self.has_place(message):
+            raise self.fail(f"{what}: as many receivers as it wants have it, or had it")
 
     def check_limits(self, message: Message, what: str) -> None:
         out = self.out()
@@ -329,10 +327,8 @@ class Checking(Applying):
             return receiver.wants(subjects)
         if message.kind is Kind.ONLINE:
             return receiver in message.fates
-        wanted = message.header.max_receivers
-        standings = (Standing.OUT, Standing.DONE, Standing.PARKED, Standing.FAILED)
         return (
             message.sequence >= receiver.moved_to
             and all(receiver.wanted_since(max(message.stamp, receiver.born), subjects))
-            and (wanted is None or message.count(*standings) < wanted)
+            and self.has_place(message)
         )

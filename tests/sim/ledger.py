@@ -241,6 +241,25 @@ class Ledger:
 
     # --- time -------------------------------------------------------------------------------
 
+    def next_due_ms(self) -> int | None:
+        """When something is to be done next, as far as promises go."""
+        times = [out.deadline_ms for out in self.out()]
+        times += [deadline_ms for deadline_ms in self.orders.values() if deadline_ms is not None]
+        for message in self.live.values():
+            if message.state is State.DRAFT:
+                times.append(message.accepted_ms + self.settings.draft_timeout_ms)
+            elif message.state is State.HELD:
+                times.append(message.expires_ms)
+            if message.delayed_until_ms:
+                times.append(message.delayed_until_ms)
+            fates = [message.shared, *message.fates.values()]
+            times += [fate.paused_until_ms for fate in fates if fate.standing is Standing.OWED]
+        for receiver in self.receivers.values():
+            for endpoint in receiver.endpoints.values():
+                if endpoint.pull is not None:
+                    times.append(endpoint.pull_deadline_ms)
+        return min((time for time in times if 0 < time < NEVER_MS), default=None)
+
     def tick(self, now_ms: int) -> None:
         for out in [out for out in self.out() if out.deadline_ms <= now_ms]:
             if out.message.sequence in out.receiver.held:

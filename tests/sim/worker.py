@@ -34,6 +34,12 @@ class WatchedShard(Shard):
     def caused(self, since: int) -> list[TopicEffect]:
         return self._effects[since:]
 
+    def due_by(self, now_ms: int) -> list[str]:
+        return [name for name, due_ms in self._scheduled.items() if due_ms <= now_ms]
+
+    def scheduled_ms(self, topic: str) -> int | None:
+        return self._scheduled.get(topic)
+
     def effect_count(self) -> int:
         return len(self._effects)
 
@@ -74,13 +80,14 @@ class Worker:
         """One command of a turn; ``None`` is the tick, no topic a lost connection."""
         shard = self.shard
         before = shard.effect_count()
+        ticked = shard.due_by(now_ms) if command is None else []
         if command is None:
             shard.tick(now_ms)
         elif topic is None:
             shard.detach(command.node, now_ms)
         else:
             shard.handle(topic, command, now_ms)
-        return Step(topic, command, list(shard.caused(before)))
+        return Step(topic, command, list(shard.caused(before)), ticked)
 
     def end_turn(self) -> list[tuple[str, Effect]]:
         """The effects of the turn that leave the worker; nothing is written yet."""

@@ -1,0 +1,29 @@
+"""What a store may still hold when everything in it is long over."""
+
+from collections import Counter
+
+from asterism.rows import Rows
+from asterism.storage.keys import STORE_TOPIC, TopicKeys, after
+
+# Of a topic without messages: its counters, its settings, its receivers and how far they are.
+EXPLAINED = frozenset("csrf")
+
+
+def leftovers(rows: Rows, topics: list[str]) -> dict[str, dict[str, int]]:
+    """By topic, the kinds of rows that nothing explains, and how many there are."""
+    found: dict[str, dict[str, int]] = {}
+    numbers: set[int] = set()
+    for key, value in rows.scan(STORE_TOPIC, after(STORE_TOPIC)):
+        name, number = key[len(STORE_TOPIC) :].decode(), int.from_bytes(value, "big")
+        numbers.add(number)
+        kinds = Counter(chr(row[5]) for row, _ in rows.scan(*TopicKeys(number).all_rows))
+        unexplained = {kind: n for kind, n in sorted(kinds.items()) if kind not in EXPLAINED}
+        if unexplained or name not in topics:
+            found[name] = unexplained
+    orphans = Counter(
+        int.from_bytes(row[1:5], "big") for row, _ in rows.scan(b"\x01", b"\x02")
+    )
+    for number, count in sorted(orphans.items()):
+        if number not in numbers:
+            found[f"topic number {number}, which is gone"] = {"rows": count}
+    return found
