@@ -1,6 +1,7 @@
 """How messages end: done, expired, dropped, abandoned. Receipts, history, and what ending frees."""
 
 from hashlib import blake2b
+from typing import Any
 
 from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, Delivery, Message
 from asterism.actors.log import Places
@@ -181,9 +182,8 @@ class Endings(TopicState):
         if delivery.placed:
             self.rows.delete(self.keys.exception(receiver.number, delivery.sequence))
         self.leave_log(delivery, receiver)
-        if receiver.durable:
-            receiver.done_now.append(delivery.sequence)
-            self.unsettled[receiver] = None
+        receiver.done_now.append(delivery.sequence)
+        self.unsettled[receiver] = None
         if self.is_tracked(message):
             self.note_fared(delivery, receiver, status, now_ms)
         self.release_receiver_key(delivery, receiver)
@@ -256,6 +256,7 @@ class Endings(TopicState):
         for key, _ in list(self.rows.scan(*self.keys.fared_all(sequence))):
             self.rows.delete(key)
         self.places.pop(sequence, None)
+        self.forget_returned_everywhere(sequence)
         self.log_held -= 1
         self.head_dirty = True
         self.resolved_current(sequence)
@@ -275,20 +276,23 @@ class Endings(TopicState):
 
     def give_verdict(self, message: Message, verdict: str, now_ms: int) -> None:
         """Answers the publisher and keeps history, once; a log message may live on after it."""
-        fared = [
-            unpack(row, 6) for _, row in self.rows.scan(*self.keys.fared_all(message.sequence))
-        ]
         if message.producer is not None:
-            statuses = {name: status for name, status, *_ in fared}
-            self.resolve(message, verdict, statuses, now_ms)
+            self.resolve(message, verdict, self.statuses_of(message.sequence), now_ms)
             message.producer = None
         if message.flags & HAS_PRODUCER:
             message.flags &= ~HAS_PRODUCER
             self.asked -= 1
             self.head_dirty = True
         if self.settings.history != "none":
-            ladder = {name: rest for name, *rest in fared}
+            ladder = {name: rest for name, *rest in self.fared_of(message.sequence)}
             self.write_history(message, verdict, ladder, now_ms)
+
+    def fared_of(self, sequence: int) -> list[Any]:
+        """How a log message fared: name, status, attempts and times of each receiver."""
+        return [unpack(row, 6) for _, row in self.rows.scan(*self.keys.fared_all(sequence))]
+
+    def statuses_of(self, sequence: int) -> dict[str, str]:
+        return {name: status for name, status, *_ in self.fared_of(sequence)}
 
     # --- online copies ----------------------------------------------------------------------
 

@@ -155,7 +155,7 @@ class Log:
 
     def _own_rows(self, receiver: Receiver, start: int) -> Iterator[_Step]:
         """What this receiver alone had moved."""
-        if not receiver.durable:
+        if not receiver.has_rows:
             return
         keys, rows, number = self._keys, self._rows, receiver.number
         for key, value in rows.scan(keys.waiting(number, start), keys.waiting_end(number)):
@@ -198,21 +198,26 @@ class Log:
 
     def _exceptions(self, receiver: Receiver, first: int) -> Iterator[int]:
         """The sequences from ``first`` on that this receiver has done, moved or parked."""
-        if not receiver.durable:
-            return
         keys, rows, number = self._keys, self._rows, receiver.number
         moved = rows.scan(keys.exception(number, first), keys.exception(number + 1, 0))
-        done = rows.scan(keys.done(number, first), keys.done(number + 1, 0))
-        yield from merge((number_at_end(k) for k, _ in moved), (number_at_end(k) for k, _ in done))
+        if self._marks_in_memory(receiver):
+            done = iter(sorted(receiver.marks or ()))
+        else:
+            marks = rows.scan(keys.done(number, first), keys.done(number + 1, 0))
+            done = (number_at_end(key) for key, _ in marks)
+        yield from merge((number_at_end(key) for key, _ in moved), done)
 
     def _is_excepted(self, receiver: Receiver, sequence: int) -> bool:
-        if not receiver.durable:
-            return False
         keys, rows, number = self._keys, self._rows, receiver.number
-        return (
-            rows.get(keys.exception(number, sequence)) is not None
-            or rows.get(keys.done(number, sequence)) is not None
-        )
+        if rows.get(keys.exception(number, sequence)) is not None:
+            return True
+        if self._marks_in_memory(receiver):
+            return sequence in (receiver.marks or ())
+        return rows.get(keys.done(number, sequence)) is not None
+
+    def _marks_in_memory(self, receiver: Receiver) -> bool:
+        """A receiver that lives with its connection has no ``x`` rows unless its marks are many."""
+        return not receiver.durable and receiver.marks is not None
 
     # --- what a receiver has done -----------------------------------------------------------
 
@@ -225,7 +230,7 @@ class Log:
         )
 
     def settle(self, receiver: Receiver, next_sequence: int) -> None:
-        """Writes down what a durable receiver finished in this turn."""
+        """Notes what a receiver finished in this turn; for a durable one it is written down."""
         rows, keys, number = self._rows, self._keys, receiver.number
         floor = self._floor(receiver, next_sequence)
         if floor > receiver.floor:
@@ -233,15 +238,24 @@ class Log:
             receiver.floor = floor
         for sequence in receiver.done_now:
             if sequence >= receiver.floor:
-                rows.put(keys.done(number, sequence), b"")
+                if not self._marks_in_memory(receiver):
+                    rows.put(keys.done(number, sequence), b"")
                 if receiver.marks is not None:
                     receiver.marks.add(sequence)
         if receiver.marks is not None and len(receiver.marks) > limits.MARKS_MAX:
-            receiver.marks = None
+            self._spill_marks(receiver)
         receiver.done_now.clear()
-        if receiver.stored_floor != receiver.floor:
+        if receiver.durable and receiver.stored_floor != receiver.floor:
             receiver.stored_floor = receiver.floor
             rows.put(keys.floor(number), receiver.floor.to_bytes(8, "big"))
+
+    def _spill_marks(self, receiver: Receiver) -> None:
+        """Too many were done out of order to be counted in memory."""
+        if not receiver.durable:
+            for sequence in receiver.marks or ():
+                self._rows.put(self._keys.done(receiver.number, sequence), b"")
+            receiver.has_rows = True
+        receiver.marks = None
 
     def _forget_marks(self, receiver: Receiver, floor: int) -> None:
         """The floor passes what was done out of order: those rows say nothing any more.
@@ -256,7 +270,8 @@ class Log:
             receiver.marks = set(kept) if len(kept) <= limits.MARKS_MAX else None
             return
         for sequence in [known for known in receiver.marks if known < floor]:
-            rows.delete(keys.done(number, sequence))
+            if receiver.has_rows:
+                rows.delete(keys.done(number, sequence))
             receiver.marks.discard(sequence)
 
     def _floor(self, receiver: Receiver, next_sequence: int) -> int:

@@ -36,6 +36,7 @@ class Publishing(Dispatch):
             producer = self.producers.get(command.producer)
             producer.node = command.node
             known = self.producers.answered(producer, first, len(command.messages))
+        answer_at = len(self.effects)  # ahead of what is resolved at once: first accepted
         fresh = self.accept_all(command, len(known), now_ms)
         self.totals["published"] += sum(type(result) is int for result in fresh)
         self.head_dirty = True
@@ -43,7 +44,8 @@ class Publishing(Dispatch):
             assert producer is not None
             self.producers.record(command.producer, producer, fresh, command.settled, now_ms)
             self.sweep_by(now_ms)
-        self.effects.append(Accepted(command.node, command.request, tuple(known + fresh)))
+        accepted = Accepted(command.node, command.request, tuple(known + fresh))
+        self.effects.insert(answer_at, accepted)
 
     def accept_all(self, command: Publish, skip: int, now_ms: int) -> list[Result]:
         results: list[Result] = []
@@ -257,7 +259,7 @@ class Publishing(Dispatch):
         if header.deliver_ms is not None and header.deliver_ms > now_ms:
             delivery = Delivery(message, rank_of(header.priority, message.sequence))
             delivery.waits = False
-            heappush(self.pausing, (header.deliver_ms, id(delivery), delivery))
+            heappush(self.pausing, (header.deliver_ms, next(self.ties), delivery))
         else:
             self.enter_memory(message, now_ms)
 

@@ -67,6 +67,7 @@ class Receiver:
         "durable",
         "endpoints",
         "floor",
+        "has_rows",
         "held",
         "horizon",
         "interests",
@@ -110,6 +111,7 @@ class Receiver:
         self.stored_floor = 0
         self.done_now: list[int] = []  # log messages finished in this turn
         self.marks: set[int] | None = set()  # done above the floor, in x rows; None: too many
+        self.has_rows = durable  # of its own: retries, marks; deleted with it
         self.locks = KeyLocks()
         self.parked = 0
 

@@ -16,7 +16,7 @@ from asterism.limits import MARKS_MAX
 from asterism.message import Status
 from asterism.rows import Rows
 from asterism.settings import TopicSettings, overrides_from_plain
-from asterism.storage.keys import POOL, WORK, number_at_end, read_due
+from asterism.storage.keys import FIRST_RECEIVER, POOL, WORK, number_at_end, read_due
 from asterism.storage.records import (
     DRAFT,
     PARKED,
@@ -86,6 +86,7 @@ def _read_pages(actor: TopicActor) -> None:
         else:
             _return_to_waiting(actor, number, record)
     _count_parked(actor)
+    _forget_passing(actor)
 
 
 def _restore_order(actor: TopicActor, number: int, record: PageRecord) -> None:
@@ -149,6 +150,19 @@ def _count_parked(actor: TopicActor) -> None:
             receiver.parked += 1
         elif list_number != POOL:
             actor.abandon_at(number_at_end(key), 0)
+
+
+def _forget_passing(actor: TopicActor) -> None:
+    """Deletes what receivers that lived with their connection have left behind."""
+    keys, rows = actor.keys, actor.rows
+    for kind in "dwx":
+        low, high = keys.range_of(kind)
+        start = low
+        while (found := next(iter(rows.scan(start, high)), None)) is not None:
+            number = number_at_end(found[0][: len(low) + 4], 4)
+            begin, start = start, low + (number + 1).to_bytes(4, "big")
+            if number >= FIRST_RECEIVER and number not in actor.receivers.by_number:
+                rows.delete_range(begin, start)
 
 
 def _read_times(actor: TopicActor) -> None:

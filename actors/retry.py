@@ -109,11 +109,7 @@ class Retry(Endings):
     def wait_in_log(self, delivery: Delivery, receiver: Receiver, rank: int) -> None:
         """A log message waits for one receiver at a rank of its own."""
         self.free_place(delivery.message, receiver)
-        if receiver.durable:
-            self.place_in_log(delivery, receiver, rank)
-        elif rank >= receiver.horizon:
-            # It has no rows to be found by again, so it keeps its place in memory.
-            rank = delivery.rank
+        self.place_in_log(delivery, receiver, rank)
         delivery.rank = rank
         self.log.put_back(delivery, receiver)
         self.hungry[receiver] = None
@@ -126,7 +122,7 @@ class Retry(Endings):
         self.rows.put(
             self.keys.exception(number, sequence), encode_exception(PLACED, rank, delivery.attempts)
         )
-        delivery.placed = True
+        delivery.placed = receiver.has_rows = True
         self.forget_returned(number, sequence)
         self.unsettled[receiver] = None
 
@@ -168,7 +164,7 @@ class Retry(Endings):
                 self.oldest_pool.note(delivery.sequence)
             elif message.kind == LOG_KIND and receiver.durable:
                 self.place_in_log(delivery, receiver, delivery.rank)
-            heappush(self.pausing, (due_ms, id(delivery), delivery))
+            heappush(self.pausing, (due_ms, next(self.ties), delivery))
         elif message.kind == POOL_KIND:
             self.pause_on_disk(delivery, due_ms)
         else:
@@ -261,8 +257,7 @@ class Retry(Endings):
             encode_exception(PARKED, position, delivery.attempts),
         )
         self.note_fared(delivery, receiver, Status.FAILED, now_ms)
-        if receiver.durable:
-            self.unsettled[receiver] = None
+        self.unsettled[receiver] = None
         self.release_receiver_key(delivery, receiver)
         self.current_done_by(message, number)
         self.take_place(message, receiver, Status.FAILED, now_ms)
@@ -348,9 +343,8 @@ class Retry(Endings):
         message = self.log_message(sequence)
         if receiver is not None:
             receiver.parked -= 1
-            if receiver.durable:
-                receiver.done_now.append(sequence)
-                self.unsettled[receiver] = None
+            receiver.done_now.append(sequence)
+            self.unsettled[receiver] = None
             if message is not None:
                 self.free_place(message, receiver)
         if message is not None:

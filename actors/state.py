@@ -7,6 +7,7 @@ gets what), then the handlers of commands; ``topic.py`` joins them.
 
 from collections import deque
 from heapq import heappop, heappush
+from itertools import count
 from typing import Any
 
 from asterism import limits
@@ -132,6 +133,7 @@ class TopicState:
     def _begin_times(self) -> None:
         """What time moves, and what is in memory alone."""
         self.memory: dict[int, Message] = {}
+        self.ties = count()  # of equal times in a heap, the first come goes first
         self.pausing: list[tuple[int, int, Delivery]] = []  # retries and delays kept in memory
         self.digests: dict[bytes, int] = {}  # payloads of memory messages on a unique topic
         self.expiry_cursor = {"m": 0, "l": 0}
@@ -154,7 +156,7 @@ class TopicState:
         self.fed_epoch = 0  # of the audiences by which ``fed`` was sorted
         self.hungry: dict[Receiver, None] = {}
         self.stalled: dict[Receiver, None] = {}
-        self.unsettled: dict[Receiver, None] = {}  # durable receivers that finished log messages
+        self.unsettled: dict[Receiver, None] = {}  # receivers that finished log messages
         self.totals = {"published": 0, "delivered": 0, "processed": 0, "failed": 0, "expired": 0}
         self.samples: deque[tuple[int, dict[str, int]]] = deque(maxlen=SAMPLES_MAX)
 
@@ -228,6 +230,17 @@ class TopicState:
             if self._returned_pages[page] == 0:
                 del self._returned_pages[page]
                 self.rows.delete(self.keys.page(page))
+
+    def forget_returned_of(self, list_number: int) -> None:
+        """A receiver ends or is moved: what it had out before the restart counts no more."""
+        for listed, sequence in [key for key in self._returned if key[0] == list_number]:
+            self.forget_returned(listed, sequence)
+
+    def forget_returned_everywhere(self, sequence: int) -> None:
+        """A log message is over, also for receivers that have not read it again yet."""
+        if self._returned:
+            for number in self.receivers.by_number:
+                self.forget_returned(number, sequence)
 
     # --- rows of the topic itself -----------------------------------------------------------
 

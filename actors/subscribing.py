@@ -1,6 +1,6 @@
 """Receiving: subscriptions, credit, pulls, reports, and what a lost connection does."""
 
-from heapq import heappush
+from heapq import heapify, heappush
 
 from asterism import limits
 from asterism.actors.delivery import MEMORY_KIND, Delivery, Message
@@ -21,7 +21,7 @@ from asterism.commands import (
     Subscribe,
     Unsubscribe,
 )
-from asterism.effects import EndpointGone, Reply
+from asterism.effects import EndpointGone, Refuse, Reply
 from asterism.errors import PeerError
 from asterism.message import Mode, Status
 from asterism.storage.keys import NONE_RANK, POOL, number_at_end
@@ -51,6 +51,8 @@ class Subscribing(Publishing):
         named = command.group if command.group is not None else command.name
         if named is None:
             named = f"~{command.node.hex()}.{command.endpoint}"
+        elif named.startswith("~"):
+            raise PeerError("bad_request", "a receiver's name does not begin with ~")
         durable = command.durable is not False and not named.startswith("~")
         receiver = self.receivers.by_name.get(named)
         if receiver is None:
@@ -84,10 +86,24 @@ class Subscribing(Publishing):
         union = [
             interest for endpoint in receiver.endpoints.values() for interest in endpoint.interests
         ]
-        if self.receivers.set_interests(receiver, union) and receiver.durable:
-            self.write_receiver(receiver)
+        if self.receivers.set_interests(receiver, union):
+            self.drop_unwanted(receiver)
+            if receiver.durable:
+                self.write_receiver(receiver)
         if receiver.credit:
             self.hungry[receiver] = None
+
+    def drop_unwanted(self, receiver: Receiver) -> None:
+        """Interests changed: log messages that wait and match no longer are not sent."""
+        number = receiver.number
+        for delivery in list(receiver.known.values()):
+            message = delivery.message
+            if delivery.waits and number not in self.receivers.audience(message.header.subjects):
+                if delivery.placed:
+                    self.rows.delete(self.keys.exception(number, delivery.sequence))
+                self.leave_log(delivery, receiver)
+                self.release_receiver_key(delivery, receiver)
+                self.current_done_by(message, number)
 
     def on_create_receiver(self, command: CreateReceiver, now_ms: int) -> None:
         if command.name in self.receivers.by_name:
@@ -108,7 +124,10 @@ class Subscribing(Publishing):
         self.effects.append(Reply(command.node, command.request))
 
     def on_unsubscribe(self, command: Unsubscribe, now_ms: int) -> None:
-        self.detach_endpoint(self.receivers.endpoint(command.node, command.endpoint), now_ms)
+        endpoint = self.receivers.endpoint(command.node, command.endpoint)
+        if endpoint.pull is not None:
+            self.end_pull(endpoint)
+        self.detach_endpoint(endpoint, now_ms)
         self.effects.append(Reply(command.node, command.request))
 
     def on_detach(self, command: Detach, now_ms: int) -> None:
@@ -151,9 +170,10 @@ class Subscribing(Publishing):
             self.unreachable(delivery, now_ms)
         messages = [delivery.message for delivery in receiver.known.values()]
         self.log.forget_receiver(receiver)
+        self.forget_returned_of(receiver.number)
         self.drop_parked_of(receiver, now_ms)
         self.receivers.remove(receiver)
-        if receiver.durable:  # others have no rows but those of parked deliveries
+        if receiver.has_rows:  # most of those that live with their connection have none
             for low, high in self.keys.of_receiver(receiver.number):
                 self.rows.delete_range(low, high)
         for message in messages:
@@ -201,6 +221,10 @@ class Subscribing(Publishing):
     def on_delete_receiver(self, command: DeleteReceiver, now_ms: int) -> None:
         receiver = self.receivers.find(command.name)
         for endpoint in list(receiver.endpoints.values()):
+            pull = endpoint.pull
+            if pull is not None:
+                refusal = Refuse(pull.node, pull.request, "no_such_receiver", "it was deleted")
+                self.effects.append(refusal)
             self.effects.append(EndpointGone(endpoint.node, endpoint.number, "no_such_receiver"))
             self.detach_endpoint(endpoint, now_ms)
         if receiver.name in self.receivers.by_name:
@@ -218,6 +242,7 @@ class Subscribing(Publishing):
                 self.release(delivery)
         messages = [delivery.message for delivery in receiver.known.values()]
         self.log.forget_receiver(receiver)
+        self.forget_returned_of(receiver.number)
         for message in messages:
             self.free_place(message, receiver)
             self.current_done_by(message, receiver.number)
@@ -264,10 +289,13 @@ class Subscribing(Publishing):
         pull = Wait(command.node, command.request, deadline_ms, command.count)
         pull.endpoint = endpoint
         endpoint.pull = pull
+        if len(self.waits) >= limits.PULLS_MAX:  # also those that were answered long before
+            self.waits = [entry for entry in self.waits if not entry[2].over]
+            heapify(self.waits)
         if len(self.waits) >= limits.PULLS_MAX:
             endpoint.pull = None
             raise PeerError("busy", "as many pulls and orders wait as may", 100)
-        heappush(self.waits, (deadline_ms, id(pull), pull))
+        heappush(self.waits, (deadline_ms, next(self.ties), pull))
         self.credit(endpoint, command.count)
         self.hungry[endpoint.receiver] = None
 
@@ -403,11 +431,11 @@ class Subscribing(Publishing):
             return None
         if not self.is_interested(receiver, message):
             return "not_yours"
-        if not receiver.durable:
-            return None  # what it had and has finished is not written down
         number = receiver.number
         attempts, _ = self.returned(number, sequence)
         exception = self.rows.get(self.keys.exception(number, sequence))
+        if not receiver.durable and exception is None:
+            return None  # what it had and has finished is not written down
         if exception is None and not attempts:
             return None if self.log.has_done(receiver, sequence) else "not_yours"
         state, rank, counted = (NATURAL, 0, 0) if exception is None else decode_exception(exception)

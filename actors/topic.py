@@ -247,8 +247,8 @@ class TopicActor(WorkQueue):
         if next_ms is None or next_ms > now_ms:
             return
         self.next_expiry_ms[kind] = None
-        low = self.pool.low_sequence if kind == "m" else self.log.low_sequence
-        start = max(self.expiry_cursor[kind], low)
+        # Not from ``low_sequence``: what was delayed or moved may still wait before it.
+        start = self.expiry_cursor[kind]
         key_of = self.keys.pool if kind == "m" else self.keys.log
         expired: list[int] = []
         for key, row in self.rows.scan(key_of(start), self.keys.range_of(kind)[1]):
@@ -437,7 +437,7 @@ class TopicActor(WorkQueue):
                 if record.producer is not None:
                     header = self.header_of(record.header)
                     message = message_of(number_at_end(key), record, header, number_kind)
-                    self.resolve(message, DROPPED, {}, now_ms)
+                    self.resolve(message, DROPPED, self.statuses_of(message.sequence), now_ms)
 
     def _empty_receiver(self, receiver: Receiver) -> None:
         for delivery in list(receiver.held.values()):

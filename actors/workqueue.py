@@ -135,7 +135,7 @@ class WorkQueue(Subscribing):
         order = Wait(command.node, command.request, deadline_ms, 1)
         work.orders[command.node, command.request] = order
         if deadline_ms is not None:
-            heappush(self.waits, (deadline_ms, id(order), order))
+            heappush(self.waits, (deadline_ms, next(self.ties), order))
         if work.credit == 0:
             self.pool.wake(work)
         work.credit += 1

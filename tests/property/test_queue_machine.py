@@ -92,23 +92,12 @@ class Queue:
         """What must go out now."""
         ready = self.online and self.out is None
         if self.settings["blocking"]:
-            while self.current is None and (waiting := self.waiting()):
+            if self.current is None and (waiting := self.waiting()):
                 self.current = waiting[0]
-                self.expire_at_head(self.current)
             current = self.current
             return current if ready and current and current.state == "waiting" else None
-        while ready:
-            best = next((item for item in self.waiting() if self.admits(item)), None)
-            if best is None or not self.expire_at_head(best):
-                return best
-        return None
-
-    def expire_at_head(self, item: Item) -> bool:
-        """One that was renewed after its time ends when its turn comes."""
-        if item.expires_ms is None or item.expires_ms > self.now_ms:
-            return False
-        self.end(item, "expired")
-        return True
+        allowed = (item for item in self.waiting() if self.admits(item))
+        return next(allowed, None) if ready else None
 
     # --- things that happen -------------------------------------------------------------------
 
@@ -187,6 +176,8 @@ class Queue:
         self.parked.remove(item)
         self.leave(item, "waiting")
         item.attempts, item.position = 0, self.next()
+        if item.expires_ms is not None and item.expires_ms <= self.now_ms:
+            item.expires_ms = None  # or renewing it would be in vain
 
     def restart(self) -> None:
         self.online = False
@@ -210,9 +201,7 @@ class Queue:
         return min(times, default=None)
 
     def may_expire(self, item: Item) -> bool:
-        """A parked message does not expire; one renewed after its time does at the head."""
-        parked = item.state in ("parked", "set aside")
-        return item.expires_ms is not None and item.expires_ms > self.now_ms and not parked
+        return item.expires_ms is not None and item.state != "parked"
 
     def pass_until(self, now_ms: int) -> None:
         """Does what is due at this moment: the deadline, then pauses and delays, then expiry."""

@@ -55,6 +55,8 @@ class Auditor:
     def see(self, steps: list[Step], now_ms: int) -> None:
         """A turn reached the disk."""
         for step in steps:
+            for topic in self.topics.values():
+                topic.step += 1
             self._see_step(step, now_ms)
             for topic in self.topics.values():
                 if topic.expected:

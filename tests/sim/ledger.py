@@ -47,6 +47,7 @@ class Ledger:
         self.completed = 0
         self.last_sequence = 0
         self.unique_since = 0
+        self.step = 0
 
     # --- views ------------------------------------------------------------------------------
 
@@ -162,14 +163,19 @@ class Ledger:
         """A receiver's delivery of a log message is final, or parked."""
         fate.standing = standing
         fate.renewed = False
+        fate.record = OK if standing is Standing.DONE else FAILED
         wanted = message.header.max_receivers
         if wanted is not None:
             done = message.count(Standing.DONE)
             if done >= wanted:
                 self.end(message, OK, now_ms)
                 return
-            if done + message.count(Standing.PARKED, Standing.FAILED) >= wanted:
-                self.give_verdict(message, FAILED, now_ms)
+            bad = message.count(Standing.PARKED, Standing.FAILED)
+            if done + bad >= wanted and not self.is_kept_for(message):
+                self.end(message, FAILED, now_ms)  # nothing is left that could be renewed
+                return
+            if standing is not Standing.DONE:
+                self.give_verdict(message, FAILED, now_ms)  # its place is taken until it is renewed
         self.end_if_kept_for_nothing(message, now_ms)
 
     def end_if_kept_for_nothing(self, message: Message, now_ms: int) -> None:
@@ -252,8 +258,9 @@ class Ledger:
                 times.append(message.expires_ms)
             if message.delayed_until_ms:
                 times.append(message.delayed_until_ms)
-            fates = [message.shared, *message.fates.values()]
-            times += [fate.paused_until_ms for fate in fates if fate.standing is Standing.OWED]
+            for fate in [message.shared, *message.fates.values()]:
+                if fate.standing is Standing.OWED and not fate.pause_may_end:
+                    times.append(fate.paused_until_ms)
         for receiver in self.receivers.values():
             for endpoint in receiver.endpoints.values():
                 if endpoint.pull is not None:
@@ -265,6 +272,9 @@ class Ledger:
             if out.message.sequence in out.receiver.held:
                 self.unreachable(out, now_ms)
         for message in list(self.live.values()):
+            for fate in [message.shared, *message.fates.values()]:
+                if fate.paused_until_ms <= now_ms:
+                    fate.paused_until_ms = 0
             if message.state is State.DRAFT:
                 if message.accepted_ms + self.settings.draft_timeout_ms <= now_ms:
                     message.state = State.ENDED
@@ -285,9 +295,10 @@ class Ledger:
             self.end(message, EXPIRED, now_ms)
             return
         verdict = EXPIRED
-        if message.count(Standing.PARKED, Standing.FAILED):
+        records = [fate.record for fate in message.fates.values()]
+        if FAILED in records:
             verdict = FAILED
-        elif message.header.max_receivers is None and message.count(Standing.DONE):
+        elif message.header.max_receivers is None and OK in records:
             verdict = OK
         stays = self.is_kept_for(message)
         if not stays:
@@ -334,6 +345,8 @@ class Ledger:
         for message in list(self.live.values()):
             fate = message.fates.get(receiver)
             if fate is not None and fate.standing in (Standing.OWED, Standing.PARKED):
+                if fate.standing is Standing.PARKED:
+                    fate.record = ""
                 fate.standing = Standing.OVER
                 self.end_if_kept_for_nothing(message, now_ms)
 
@@ -345,6 +358,7 @@ class Ledger:
         fate.standing = Standing.OWED
         fate.attempts = 0
         fate.renewed = True
+        fate.record = ""
         fate.paused_until_ms = 0
         message.renewals += 1
         if message.kind is Kind.POOL:
@@ -359,6 +373,7 @@ class Ledger:
             self.end(message, DROPPED, now_ms)
         else:
             message.fates[receiver].standing = Standing.OVER
+            message.fates[receiver].record = ""
             self.end_if_kept_for_nothing(message, now_ms)
 
     # --- crashes ----------------------------------------------------------------------------

@@ -121,6 +121,7 @@ class Fate:
     paused_until_ms: int = 0
     pause_may_end: bool = False  # a pause kept in memory, and the worker crashed since
     moved: bool = False  # a seek brought it back
+    record: str = ""  # how it last ended with the receiver; a seek does not change that
 
 
 @dataclass(eq=False)
@@ -171,6 +172,7 @@ class Out:
     status: str
     started_ms: int
     deadline_ms: int
+    step: int = 0  # in which it went out
     extended: bool = False
     returns_credit: bool = True
 

@@ -236,17 +236,19 @@ class World:
         self._adopt_receivers()
         self._live(60_000)
         for name in self.topics:
-            check_nothing_is_owed(self.auditor.topic(name), self.now_ms)
+            check_nothing_is_owed(self.auditor.topic(name), everything_is_wanted=False)
         self.say("--- somebody wants everything, and what is parked is renewed")
         for name in self.topics:
-            seat = Seat(name, 1, {"name": "janitor"}, pulls=False)
-            self.clients.append(Consumer(self, f"janitor-{name}", [seat]))
+            # Two, so that what wants two receivers has them.
+            for janitor in ("janitor", "caretaker"):
+                seat = Seat(name, 1, {"name": janitor}, pulls=False)
+                self.clients.append(Consumer(self, f"{janitor}-{name}", [seat]))
         self._renew_all()
         self._live(30_000)
         self._renew_all()
         self._live(30_000)
         for name in self.topics:
-            check_nothing_is_owed(self.auditor.topic(name), self.now_ms)
+            check_nothing_is_owed(self.auditor.topic(name), everything_is_wanted=True)
         self._check_publishers()
         self.say("--- years pass")
         for pause_ms in (chance.LONG_MS, DAY_MS, 8 * DAY_MS, chance.LONG_MS, 8 * DAY_MS):
