@@ -1,4 +1,4 @@
-"""Errors (spec section 9): each code the core can give, what it says, and that it changes nothing."""
+"""Errors (spec section 9): every code of the core, what it says, and that it changes nothing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -221,7 +221,7 @@ def test_without_auto_create_a_topic_must_exist() -> None:
         assert error.code == "no_such_topic" and "orders" in error.detail
     assert state_of(broker) == {}
     broker.create_topic("orders")
-    publish(broker, None, 1)
+    broker.subscribe()
 
 
 @pytest.mark.parametrize(

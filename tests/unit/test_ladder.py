@@ -319,7 +319,7 @@ def test_a_failure_of_an_earlier_attempt_does_not_end_the_present_one(kind: Kind
 def test_a_delivery_is_done_when_it_reaches_its_expectation(kind: Kind, expect: str) -> None:
     broker = CoreBroker()
     names = [broker.subscribe(A, name="a"), broker.subscribe(B, name="b")]
-    expires = {} if "mode" in kind else {"expires_ms": broker.now_ms + 3_600_000}
+    expires: Kind = {} if "mode" in kind else {"expires_ms": broker.now_ms + 3_600_000}
     sequence = broker.publish(receipt=True, expect=expect, **kind, **expires)
     for status in ("received", "processed"):
         if expect in ("received", "processed"):
@@ -407,7 +407,7 @@ def test_a_deadline_passes_at_its_very_millisecond(kind: Kind, step: str, timeou
 @across_restarts
 def test_a_receiver_may_have_deadlines_of_its_own(kind: Kind, step: str, restarts: bool) -> None:
     broker = CoreBroker()
-    own = {"sent_timeout_ms": 7_000, "received_timeout_ms": 9_000}
+    own: Kind = {"sent_timeout_ms": 7_000, "received_timeout_ms": 9_000}
     broker.subscribe(name="worker", **own)
     come_back(broker, restarts, name="worker")
     sequence = broker.publish(**kind)
@@ -899,7 +899,7 @@ def test_the_verdict_of_a_message_that_failed_for_good_is_failed(
 ) -> None:
     broker = CoreBroker(**settings)
     broker.subscribe(name="worker")
-    expires = {} if "mode" in kind else {"expires_ms": broker.now_ms + 1_000}
+    expires: Kind = {} if "mode" in kind else {"expires_ms": broker.now_ms + 1_000}
     broker.failed(broker.publish(receipt=True, **kind, **expires))
     broker.advance(1_000)
     assert broker.receipts[1].verdict == "failed"

@@ -110,7 +110,7 @@ def test_one_delivery_resolves_it_when_it_failed_for_good(kind: Kind) -> None:
 def test_running_out_of_deliveries_is_a_failure_too(kind: Kind) -> None:
     broker = CoreBroker(max_deliveries=2)
     broker.subscribe(A, name="a")
-    expires = {} if "mode" in kind else {"expires_ms": START_MS + 600_000}
+    expires: Kind = {} if "mode" in kind else {"expires_ms": START_MS + 600_000}
     broker.publish(receipt=True, **kind, **expires)
     broker.advance(600_000)
     assert outcome(broker) == ("failed", {"a": "failed"})
@@ -346,7 +346,7 @@ def test_every_status_of_a_receiver_is_by_its_name() -> None:
 def test_a_publisher_that_reconnects_gets_what_it_still_awaits(kind: Kind) -> None:
     broker = CoreBroker()
     broker.subscribe(A, name="a")
-    expires = {} if "mode" in kind else {"expires_ms": START_MS + 1_000}
+    expires: Kind = {} if "mode" in kind else {"expires_ms": START_MS + 1_000}
     broker.publish(receipt=True, **kind, **expires)
     assert broker.await_receipts(1, node=b"publisher again")[1] == ("pending", {})
     broker.processed(1, node=A)
@@ -359,7 +359,7 @@ def test_a_publisher_that_reconnects_gets_what_it_still_awaits(kind: Kind) -> No
 def test_an_outcome_is_told_again_to_a_publisher_that_asks(kind: Kind, restarts: bool) -> None:
     broker = CoreBroker()
     broker.subscribe(A, name="a")
-    expires = {} if "mode" in kind else {"expires_ms": START_MS + 1_000}
+    expires: Kind = {} if "mode" in kind else {"expires_ms": START_MS + 1_000}
     broker.processed(broker.publish(receipt=True, **kind, **expires), node=A)
     broker.advance(1_000)
     told = outcome(broker)

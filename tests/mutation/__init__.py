@@ -1,0 +1,1 @@
+"""Planted bugs: one against each main promise, each of which the tests must catch."""
