@@ -179,6 +179,9 @@ class Dispatch(Retry):
             return False
         if places.taken() >= wanted:
             places.held_back[receiver.number] = delivery
+            if places.parked:
+                # A place may never fall free: it does not hold up the others of its key.
+                self.release_receiver_key(delivery, receiver)
             return False
         places.out.add(receiver.number)
         return True
@@ -199,7 +202,7 @@ class Dispatch(Retry):
     def expire_log(self, message: Message, now_ms: int) -> None:
         self.totals["expired"] += 1
         verdict = self.verdict_at_expiry(message)
-        if self.parked and self.has_parked(message.sequence):
+        if self.has_parked(message.sequence):
             self.keep_for_parked(message, verdict, now_ms)
         else:
             self.end_log(message, verdict, now_ms)
@@ -228,6 +231,8 @@ class Dispatch(Retry):
         delivery.sent_ms = now_ms
         delivery.received_ms = 0
         delivery.status = _SENT
+        if message.sequence == self.current:
+            self.current_sent = True
         if number == WORK:
             self.send_order(delivery, receiver, now_ms)
             return
@@ -316,6 +321,8 @@ class Dispatch(Retry):
         self.fed.clear()
         self.hungry.clear()
         self.stalled.clear()
+        if self.current is not None and not self.current_sent:
+            self.resolved_current(self.current)
         while True:
             if self.current is None and not self.choose_current(now_ms):
                 return
@@ -332,6 +339,7 @@ class Dispatch(Retry):
             message = best.message
             if message.kind == MEMORY_KIND or message.expires_ms > now_ms:
                 self.current = message.sequence
+                self.current_sent = False
                 self.current_for = set(message.copies or ())
                 return True
             self.expire_waiting(best, now_ms)

@@ -10,7 +10,7 @@ from asterism.actors.state import TopicState
 from asterism.effects import Resolved
 from asterism.message import Status
 from asterism.storage.keys import COMMON, POOL, number_at_end, rank_of
-from asterism.storage.records import HAS_PRODUCER, encode_record, pack, unpack
+from asterism.storage.records import HAS_PRODUCER, ONLY_PARKED, encode_record, pack, unpack
 
 OK, FAILED, EXPIRED, DROPPED = "ok", "failed", "expired", "dropped"
 _NAMES = {status: status.name.lower() for status in Status}
@@ -207,6 +207,8 @@ class Endings(TopicState):
             self.give_verdict(message, FAILED, now_ms)
             self.drop_producer_row(message)
             self.resolved_current(message.sequence)
+            for number, held_back in places.held_back.items():
+                self.release_receiver_key(held_back, self.receivers.by_number[number])
 
     def has_parked(self, sequence: int) -> bool:
         """Is a delivery of this log message parked, or renewed and not yet done?"""
@@ -257,7 +259,7 @@ class Endings(TopicState):
             self.rows.delete(key)
         self.places.pop(sequence, None)
         self.forget_returned_everywhere(sequence)
-        self.log_held -= 1
+        self.log_held -= not message.flags & ONLY_PARKED  # such a one is not held any more
         self.head_dirty = True
         self.resolved_current(sequence)
 

@@ -117,13 +117,15 @@ class Log:
     def _fill(self, receiver: Receiver) -> None:
         start, receiver.horizon = receiver.horizon, RANK_END
         budget, added = limits.SCAN_ROWS_MAX, 0
+        # What it finished in this turn has no mark on disk yet.
+        passed = receiver.known.keys() | receiver.done_now
         for rank, sequence, record, attempts in self._walk(receiver, start):
             if added >= self._receivers.window_max or budget <= 0:
                 receiver.horizon = rank
                 self.unfinished |= not added
                 return
             budget -= 1
-            if record is not None and sequence not in receiver.known:
+            if record is not None and sequence not in passed:
                 header = self._header_of(record.header)
                 if receiver.number in self._receivers.audience(header.subjects):
                     self._add(receiver, rank, sequence, record, attempts)

@@ -356,7 +356,7 @@ class Publishing(Dispatch):
             return
         logged = self.log_message(sequence)
         if logged is not None:
-            if self.parked and self.has_parked(sequence):
+            if self.has_parked(sequence):
                 self.keep_for_parked(logged, DROPPED, now_ms)
             else:
                 self.end_log(logged, DROPPED, now_ms)

@@ -162,7 +162,10 @@ def _forget_passing(actor: TopicActor) -> None:
             number = number_at_end(found[0][: len(low) + 4], 4)
             begin, start = start, low + (number + 1).to_bytes(4, "big")
             if number >= FIRST_RECEIVER and number not in actor.receivers.by_number:
+                left = [number_at_end(key) for key, _ in rows.scan(begin, start)]
                 rows.delete_range(begin, start)
+                if kind == "d":
+                    actor.end_kept_for_nobody(left, 0)
 
 
 def _read_times(actor: TopicActor) -> None:

@@ -389,6 +389,8 @@ class Retry(Endings):
             if not (renewed and delivery.placed):
                 if delivery.page is not None:
                     self.release(delivery)
+                if delivery.placed:
+                    self.rows.delete(self.keys.exception(receiver.number, message.sequence))
                 self.leave_log(delivery, receiver)
                 self.release_receiver_key(delivery, receiver)
 
@@ -396,8 +398,14 @@ class Retry(Endings):
         """Deletes a log message that stayed for its parked deliveries, once there is none left."""
         row = self.rows.get(self.keys.log(message.sequence))
         if row is not None and row[0] == PARKED and not self.has_parked(message.sequence):
-            self.log_held += 1  # end_log takes it off again
             self.end_log(message, DROPPED, now_ms)
+
+    def end_kept_for_nobody(self, sequences: list[int], now_ms: int) -> None:
+        """A receiver that had these moved or parked is gone, and their exceptions with it."""
+        for sequence in sequences:
+            message = self.log_message(sequence)
+            if message is not None:
+                self.end_if_only_parked(message, now_ms)
 
     # --- dead letters -----------------------------------------------------------------------
 

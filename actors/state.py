@@ -145,6 +145,7 @@ class TopicState:
 
         # A blocking topic's message under way, and for a log message who still has to finish it.
         self.current: int | None = None
+        self.current_sent = False  # until then a better one may still come before it
         self.current_for: set[int] = set()
         self.places: dict[int, Places] = {}
 

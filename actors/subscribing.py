@@ -174,8 +174,10 @@ class Subscribing(Publishing):
         self.drop_parked_of(receiver, now_ms)
         self.receivers.remove(receiver)
         if receiver.has_rows:  # most of those that live with their connection have none
+            moved = list(self.rows.scan(*self.keys.exceptions(receiver.number)))
             for low, high in self.keys.of_receiver(receiver.number):
                 self.rows.delete_range(low, high)
+            self.end_kept_for_nobody([number_at_end(key) for key, _ in moved], now_ms)
         for message in messages:
             self.free_place(message, receiver)
             self.current_done_by(message, receiver.number)
@@ -186,11 +188,7 @@ class Subscribing(Publishing):
     def drop_parked_of(self, receiver: Receiver, now_ms: int) -> None:
         if receiver.parked == 0:
             return
-        low, high = (
-            self.keys.exception(receiver.number, 0),
-            self.keys.exception(receiver.number + 1, 0),
-        )
-        for _, value in list(self.rows.scan(low, high)):
+        for _, value in list(self.rows.scan(*self.keys.exceptions(receiver.number))):
             state, position, _ = decode_exception(value)
             if state == PARKED:
                 self.abandon_at(position, now_ms)

@@ -15,6 +15,7 @@ from asterism.message import Status
 from asterism.subjects import MANY, split_interest
 
 REQUEST_MAX = 2**63 - 1
+_REPORTED = (Status.RECEIVED, Status.PROCESSED, Status.FAILED)
 SETTINGS_MAX = 64  # names in one command; there are fewer settings
 
 
@@ -202,7 +203,8 @@ class Report(Request):
 
     def check(self) -> None:
         _endpoint(self.endpoint)
-        if self.status not in (Status.RECEIVED, Status.PROCESSED, Status.FAILED):
+        # A number that equals a status is not one: what compares it by identity would err.
+        if type(self.status) is not Status or self.status not in _REPORTED:
             raise PeerError("bad_request", "status must be received, processed or failed")
         _numbers("sequences", self.sequences)
         checks.text("reason", self.reason, limits.HEADER_BYTES_MAX, least=0)

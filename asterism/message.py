@@ -119,7 +119,7 @@ def decode_header(encoded: bytes) -> Header:
     checks.octets("a header", encoded, 1, limits.HEADER_BYTES_MAX, "too_large")
     try:
         values = msgpack.unpackb(encoded, use_list=False, strict_map_key=False)
-    except (ValueError, UnicodeDecodeError, msgpack.UnpackException, RecursionError) as error:
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
         raise PeerError("bad_request", f"a header is not MessagePack: {error}") from None
     if type(values) is not tuple or not 3 <= len(values) <= _TRAVEL:
         raise PeerError("bad_request", f"a header is an array of 3 to {_TRAVEL} fields")

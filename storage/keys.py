@@ -150,6 +150,9 @@ class TopicKeys:
     def exception(self, receiver: int, sequence: int) -> bytes:
         return self._d + receiver.to_bytes(4, "big") + sequence.to_bytes(8, "big")
 
+    def exceptions(self, receiver: int) -> tuple[bytes, bytes]:
+        return self.exception(receiver, 0), self.exception(receiver + 1, 0)
+
     def done(self, receiver: int, sequence: int) -> bytes:
         return self._x + receiver.to_bytes(4, "big") + sequence.to_bytes(8, "big")
 

@@ -183,7 +183,7 @@ def unpack(row: bytes, count: int) -> Any:
     """The values of a row; ``internal`` unless there are ``count``."""
     try:
         values = msgpack.unpackb(row, use_list=False, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
         raise PeerError("internal", f"a row is damaged: {error}") from None
     if type(values) is not tuple or len(values) != count:
         raise PeerError("internal", f"a row is damaged: it does not hold {count} values")

@@ -626,7 +626,7 @@ class LadderMachine(stateful.RuleBasedStateMachine):
             assert out or len(self.model.jobs) < len(before), f"{before} wait for ever"
             for job in out:
                 self.report(job.seat, job.sequence, PROCESSED, None)
-        self.time_passes(60)
+        self.broker.advance(self.broker.defaults.default_ttl_ms)
         self.all_agrees()
         self.nothing_is_left()
 

@@ -124,7 +124,11 @@ class Applying(Ledger):
 
     def least_held(self, now_ms: int) -> int:
         """Held at the least: what has expired may be gone before the walk of time finds it."""
-        return sum(message.expires_ms > now_ms for message in self.held())
+        doomed = {message.sequence for message, _, _ in self.doomed()}
+        return sum(
+            message.expires_ms > now_ms and message.sequence not in doomed
+            for message in self.held()
+        )
 
     def twin_of(self, payload: bytes, strict: bool, itself: int = 0) -> Message | None:
         """A live message with this payload; ``strict``: one that certainly counts."""
@@ -212,7 +216,7 @@ class Applying(Ledger):
         for receiver in self.receivers.values():
             for endpoint in receiver.endpoints.values():
                 if endpoint.node == command.node and endpoint.pull == command.waiting:
-                    endpoint.pull_deadline_ms = 0  # it may be answered with nothing from now on
+                    self.end_pull(endpoint)
 
     def delete_receiver(
         self, command: ask.DeleteReceiver, body: dict[str, Any], now_ms: int
@@ -252,11 +256,12 @@ class Applying(Ledger):
     def report(self, command: ask.Report, body: dict[str, Any], now_ms: int) -> None:
         receiver = self.reporter(command.node, command.endpoint, command.receiver)
         refused = []
+        told = told_refused(body)
         for index, sequence in enumerate(command.sequences):
             out = receiver.held.get(sequence)
             attempt = None if command.attempts is None else command.attempts[index]
             if out is None:
-                code = self.late(receiver, sequence, command.status, now_ms)
+                code = self.late(receiver, sequence, command.status, told, now_ms)
                 if code is not None:
                     refused.append((sequence, code))
             elif command.status is Status.PROCESSED or attempt in (
@@ -267,7 +272,7 @@ class Applying(Ledger):
         self.check_refused(refused, body)
 
     def check_refused(self, refused: list[tuple[int, str]], body: dict[str, Any]) -> None:
-        told = [tuple(pair) for pair in body.get("refused", [])]
+        told = told_refused(body)
         unsure = [sequence for sequence, code in refused if code == EITHER]
         known = [pair for pair in refused if pair[0] not in unsure]
         if [pair for pair in told if pair[0] not in unsure] != known:
@@ -290,7 +295,12 @@ class Applying(Ledger):
         out.deadline_ms = now_ms + self.timeout_ms(out.receiver, "received")
 
     def late(
-        self, receiver: Receiver, sequence: int, status: Status, now_ms: int
+        self,
+        receiver: Receiver,
+        sequence: int,
+        status: Status,
+        told: list[tuple[int, str]],
+        now_ms: int,
     ) -> str | None:
         """A report on what the receiver does not hold."""
         message = self.live.get(sequence)
@@ -300,7 +310,10 @@ class Applying(Ledger):
             return self.late_single(message, receiver, status, now_ms)
         fate = message.fates.get(receiver)
         returned = fate is not None and fate.standing is Standing.OWED and fate.attempts > 0
-        if returned and status is Status.PROCESSED and self.has_place(message):
+        # Whether it still counts where interests have changed since is the broker's to say.
+        always = all(receiver.wanted_since(message.stamp, message.header.subjects))
+        ignored = not always and any(refused == sequence for refused, _ in told)
+        if returned and status is Status.PROCESSED and self.has_place(message) and not ignored:
             self.done(message, receiver, now_ms)
             return None
         return EITHER
@@ -331,7 +344,7 @@ class Applying(Ledger):
         for sequence in dict.fromkeys(command.sequences):
             out = receiver.held.get(sequence)
             if out is None:
-                code = self.late(receiver, sequence, Status.RECEIVED, now_ms)
+                code = self.late(receiver, sequence, Status.RECEIVED, [], now_ms)
                 if code is not None:
                     refused.append((sequence, code))
             elif command.timeout_ms == 0:
@@ -501,6 +514,10 @@ class Applying(Ledger):
         if code == "duplicate":
             return self.twin_of(command.payload, False, command.sequence) is not None
         return bool(message.outs()) or message.state is State.PARKED
+
+
+def told_refused(body: dict[str, Any]) -> list[tuple[int, str]]:
+    return [(sequence, code) for sequence, code in body.get("refused", [])]
 
 
 def is_pool(message: Message) -> bool:

@@ -35,6 +35,7 @@ class Step:
     command: Any
     effects: list[tuple[str, Any]] = field(default_factory=list)
     ticked: list[str] = field(default_factory=list)
+    parked: list[tuple[str, int, str]] = field(default_factory=list)  # topic, sequence, receiver
 
 
 class Auditor:
@@ -58,9 +59,15 @@ class Auditor:
             for topic in self.topics.values():
                 topic.step += 1
             self._see_step(step, now_ms)
+            for name, sequence, receiver in step.parked:
+                self.topic(name).give_up(sequence, receiver, now_ms)
             for topic in self.topics.values():
-                if topic.expected:
-                    raise topic.fail(f"receipts are missing: {topic.expected}")
+                if topic.expected or topic.pulls_over:
+                    raise topic.fail(f"missing: {topic.expected} {topic.pulls_over}")
+
+    def has_expired(self, now_ms: int) -> bool:
+        """Whether a message is held whose time is over."""
+        return any(m.expires_ms <= now_ms for t in self.topics.values() for m in t.held())
 
     def crash(self, now_ms: int) -> None:
         for topic in self.topics.values():
@@ -106,10 +113,10 @@ class Auditor:
             case ask.AwaitReceipts():
                 topic.check_outcomes(command.producer, body, now_ms)
             case ask.Describe():
-                topic.check_described(body)
+                topic.check_described(body, now_ms)
                 topic.check_nobody_idles(now_ms)
             case ask.Stats():
-                topic.check_stats(body)
+                topic.check_stats(body, now_ms)
             case ask.ListReceivers():
                 topic.check_receivers(body)
             case ask.ListParked():
@@ -135,7 +142,7 @@ class Auditor:
 
     def _see_forwarded(self, seen: Forwarded, now_ms: int) -> None:
         source, target = self.topic(seen.source), self.topic(seen.target)
-        letter = _matching(source, seen)
+        letter = _matching(source, seen, now_ms)
         if seen.code in ("overflow", "busy"):
             return  # it stays, and is sent again
         source.outbox.remove(letter)
@@ -156,8 +163,13 @@ def _answer_to(step: Step) -> Any:
     return None
 
 
-def _matching(source: Checking, seen: Forwarded) -> DeadLetter:
+def _matching(source: Checking, seen: Forwarded, now_ms: int) -> DeadLetter:
     """The dead letter that this is; it must be what failed, with the reason added."""
+    name = decode_header(seen.message[1]).attributes["dead-letter-receiver"]
+    for message, _, _ in source.doomed():
+        if message.id == seen.message[0]:
+            source.give_up(message.sequence, name, now_ms)
+            break
     for letter in source.outbox:
         if letter.target == seen.target and _is_moved(source.name, letter, seen):
             return letter

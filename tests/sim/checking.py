@@ -50,8 +50,8 @@ class Checking(Applying):
         )
         if endpoint.pull is not None and endpoint.pull_left > 0:
             endpoint.pull_left -= 1
-            endpoint.pull_taken += 1
             out.returns_credit = False
+        endpoint.pull_taken += endpoint.pull is not None
         self.hand_out(out, fate, delivered.attempt)
         if message.header.expect is Status.SENT:
             del receiver.held[message.sequence]
@@ -81,8 +81,11 @@ class Checking(Applying):
         what = f"message {message.sequence} to {receiver.name!r}"
         if fate.standing is not Standing.OWED:
             raise self.fail(f"{what}: it is {fate.standing.value} there")
-        if attempt != fate.attempts + 1:
+        if attempt != fate.attempts + 1 and not (fate.count_unsure and attempt > 0):
             raise self.fail(f"{what}: attempt {attempt} after {fate.attempts}")
+        most = self.settings.max_deliveries
+        if most is not None and attempt > most:
+            raise self.fail(f"{what}: attempt {attempt} of {most}")
         if message.delayed_until_ms > now_ms:
             raise self.fail(f"{what}: before its time")
         if message.expires_ms <= now_ms and message.state is State.HELD:
@@ -142,7 +145,7 @@ class Checking(Applying):
             and other.state is State.HELD
             and other.order < message.order
             and other.header.priority == message.header.priority
-            and receiver.wants(other.header.subjects)
+            and all(receiver.wanted_since(other.stamp, other.header.subjects))
             and not fate.renewed
             and other.renewals == 0
         )
@@ -179,9 +182,13 @@ class Checking(Applying):
         for receiver in self.receivers.values():
             for endpoint in receiver.endpoints.values():
                 if endpoint.node == effect.node and endpoint.pull == effect.request:
-                    self.check_pulled(endpoint, effect.body, now_ms)
-                    return True
-        return False
+                    if not endpoint.pull_taken:
+                        raise self.fail("a pull was given up before its time")
+                    self.end_pull(endpoint)
+        taken = self.pulls_over.pop(key, None)
+        if taken is not None and effect.body["count"] != taken:
+            raise self.fail(f"a pull was told {effect.body}, and got {taken}")
+        return taken is not None
 
     def check_ordered(
         self, key: tuple[bytes, int], body: dict[str, Any], ticking: bool, now_ms: int
@@ -201,19 +208,19 @@ class Checking(Applying):
         out = Out(message, self.work, None, "sent", now_ms, deadline)
         self.hand_out(out, fate, fate.attempts + 1)
 
-    def check_pulled(self, endpoint: Endpoint, body: dict[str, Any], now_ms: int) -> None:
-        if body["count"] != endpoint.pull_taken:
-            raise self.fail(f"a pull was told {body}, and got {endpoint.pull_taken}")
-        if body["count"] == 0 and endpoint.pull_deadline_ms > now_ms:
-            raise self.fail("a pull was given up before its time")
-        endpoint.credit -= min(endpoint.pull_left, endpoint.credit)
-        endpoint.pull = None
-
     def check_resolved(self, effect: Resolved, now_ms: int) -> None:
         receipt = (effect.producer, effect.number, effect.verdict)
         if receipt in self.expected:
             self.expected.remove(receipt)
             return
+        if effect.verdict == FAILED:
+            sequence = self.sequences.get((effect.producer, effect.number), 0)
+            for name, status in effect.statuses.items():
+                if status == FAILED:
+                    self.give_up(sequence, name, now_ms)
+            if receipt in self.expected:
+                self.expected.remove(receipt)
+                return
         # An expired message may come to the head of a queue before the walk of time finds it.
         for message in self.live.values():
             if (message.producer, message.number) == (effect.producer, effect.number):
@@ -244,10 +251,12 @@ class Checking(Applying):
 
     # --- probes -----------------------------------------------------------------------------
 
-    def check_described(self, body: dict[str, Any]) -> None:
+    def check_described(self, body: dict[str, Any], now_ms: int) -> None:
         out = self.out()
+        # What has expired may be gone before the walk of time finds it.
+        most, least = len(self.held()), sum(m.expires_ms > now_ms for m in self.held())
         known = {
-            "held": len(self.held()),
+            "held": max(least, min(body["held"], most)),
             "drafting": sum(m.state is State.DRAFT for m in self.live.values()),
             "sent": sum(held.status == "sent" for held in out),
             "received": sum(held.status == "received" for held in out),
@@ -260,12 +269,13 @@ class Checking(Applying):
         if told != known:
             raise self.fail(f"it describes itself as {told}, and should be {known}")
 
-    def check_stats(self, body: dict[str, Any]) -> None:
+    def check_stats(self, body: dict[str, Any], now_ms: int) -> None:
         out = [held for held in self.out() if held.message.kind is Kind.POOL]
-        held = sum(message.kind is Kind.POOL for message in self.held())
+        pool = [message for message in self.held() if message.kind is Kind.POOL]
+        least = sum(message.expires_ms > now_ms for message in pool) - len(out)
         known = {
             "drafting": sum(m.state is State.DRAFT for m in self.live.values()),
-            "waiting": held - len(out),
+            "waiting": max(least, min(body["waiting"], len(pool) - len(out))),
             "ordered": sum(held.status == "sent" for held in out),
             "active": sum(held.status == "received" for held in out),
             "completed": self.completed,
@@ -326,7 +336,8 @@ class Checking(Applying):
                     )
 
     def goes_now(self, fate: Fate, now_ms: int) -> bool:
-        return fate.standing is Standing.OWED and fate.paused_until_ms <= now_ms
+        waits = fate.standing is Standing.OWED and fate.paused_until_ms <= now_ms
+        return waits and not self.is_doomed(fate)
 
     def is_owed(self, message: Message, receiver: Receiver) -> bool:
         """Whether this receiver certainly has a claim to a message that is held."""

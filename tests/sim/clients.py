@@ -199,6 +199,7 @@ class Consumer(Client):
         self.fails = rng.choice((0.0, 0.1, 0.4))
         self.stalls = rng.choice((0.0, 0.2, 0.6))
         self.restless = rng.choice((0.0, 0.02, 0.06))
+        self.confused = False
 
     def connected(self) -> None:
         for seat in self.seats:
@@ -224,6 +225,7 @@ class Consumer(Client):
         if effect.request == seat.asking:
             seat.asking = None
             seat.subscribed = "yes" if isinstance(effect, Reply) else "no"
+            self.confused |= isinstance(effect, Refuse)
         elif effect.request == seat.pull:
             seat.pull = None
             if isinstance(effect, Refuse) and effect.code == "no_such_receiver":
@@ -237,6 +239,11 @@ class Consumer(Client):
                 seat.held[delivered.sequence] = (delivered.attempt, "sent")
 
     def do(self) -> None:
+        if self.confused:
+            # An earlier subscription of this connection was not lost after all: begin anew.
+            self.confused = False
+            self.vanish()
+            return
         for seat in self.seats:
             if seat.subscribed == "no":
                 self.subscribe(seat)

@@ -48,6 +48,7 @@ class Ledger:
         self.last_sequence = 0
         self.unique_since = 0
         self.step = 0
+        self.pulls_over: dict[tuple[bytes, int], int] = {}  # to be answered in this step
 
     # --- views ------------------------------------------------------------------------------
 
@@ -243,7 +244,7 @@ class Ledger:
         while len(held := self.held()) >= overflow.size:
             waiting = [message for message in held if not message.outs()]
             oldest = min(waiting or held, key=lambda message: message.sequence)
-            self.end(oldest, DROPPED, now_ms)
+            self.withdraw(oldest, DROPPED, now_ms)
 
     # --- time -------------------------------------------------------------------------------
 
@@ -271,6 +272,7 @@ class Ledger:
         for out in [out for out in self.out() if out.deadline_ms <= now_ms]:
             if out.message.sequence in out.receiver.held:
                 self.unreachable(out, now_ms)
+        self.end_late_pulls(now_ms)
         for message in list(self.live.values()):
             for fate in [message.shared, *message.fates.values()]:
                 if fate.paused_until_ms <= now_ms:
@@ -284,6 +286,45 @@ class Ledger:
                 if message.kind is Kind.ONLINE:
                     self.enter_online(message, now_ms)
         self.expire(now_ms)
+
+    def end_late_pulls(self, now_ms: int) -> None:
+        for receiver in self.receivers.values():
+            for endpoint in receiver.endpoints.values():
+                if endpoint.pull is not None and endpoint.pull_deadline_ms <= now_ms:
+                    self.end_pull(endpoint)
+
+    def end_pull(self, endpoint: Endpoint) -> None:
+        """A pull is over: credit that it did not use goes back."""
+        assert endpoint.pull is not None
+        self.pulls_over[endpoint.node, endpoint.pull] = endpoint.pull_taken
+        endpoint.credit -= min(endpoint.pull_left, endpoint.credit)
+        endpoint.pull = None
+
+    def is_doomed(self, fate: Fate) -> bool:
+        """Its last delivery was lost in a crash: it will fail for good when its turn comes."""
+        most = self.settings.max_deliveries
+        return most is not None and fate.standing is Standing.OWED and fate.attempts >= most
+
+    def doomed(self) -> list[tuple[Message, Receiver | None, Fate]]:
+        found: list[tuple[Message, Receiver | None, Fate]] = []
+        for message in self.live.values():
+            if message.kind is Kind.POOL and self.is_doomed(message.shared):
+                found.append((message, None, message.shared))
+            for receiver, fate in message.fates.items():
+                if receiver.exists and self.is_doomed(fate):
+                    found.append((message, receiver, fate))
+        return found
+
+    def give_up(self, sequence: int, name: str, now_ms: int) -> bool:
+        """The broker gave up one that was doomed."""
+        for message, receiver, _ in self.doomed():
+            if message.sequence == sequence and (receiver is None or receiver.name == name):
+                self.fail_for_good(message, receiver or self.named(name), "", now_ms)
+                return True
+        return False
+
+    def named(self, name: str) -> Receiver:
+        return self.work if name == self.work.name else self.receivers[name]
 
     def expire(self, now_ms: int) -> None:
         for message in list(self.live.values()):
@@ -300,6 +341,10 @@ class Ledger:
             verdict = FAILED
         elif message.header.max_receivers is None and OK in records:
             verdict = OK
+        self.withdraw(message, verdict, now_ms)
+
+    def withdraw(self, message: Message, verdict: str, now_ms: int) -> None:
+        """A message ends but for those who have it parked, or renewed."""
         stays = self.is_kept_for(message)
         if not stays:
             self.end(message, verdict, now_ms)
@@ -389,6 +434,7 @@ class Ledger:
         for message in self.live.values():
             for fate in [message.shared, *message.fates.values()]:
                 fate.pause_may_end = True
+                fate.count_unsure |= fate.moved or message.renewals > 0
         for receiver in list(self.receivers.values()):
             for out in list(receiver.held.values()):
                 self.back(out)

@@ -33,5 +33,5 @@ def is_stuck(topic: Checking, message: Message, receiver: Receiver) -> bool:
     if fate is not None and fate.standing is not Standing.OWED:
         return False
     if message.state is State.KEPT:
-        return fate is not None
+        return fate is not None and receiver.wants(message.header.subjects)
     return topic.is_owed(message, receiver)

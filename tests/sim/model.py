@@ -120,6 +120,7 @@ class Fate:
     renewed: bool = False
     paused_until_ms: int = 0
     pause_may_end: bool = False  # a pause kept in memory, and the worker crashed since
+    count_unsure: bool = False  # renewed or moved, then the worker crashed
     moved: bool = False  # a seek brought it back
     record: str = ""  # how it last ended with the receiver; a seek does not change that
 

@@ -10,6 +10,7 @@ from asterism.actors.topic import TopicActor
 from asterism.commands import ForwardSettled, Publish
 from asterism.effects import Effect, Forward
 from asterism.settings import TopicSettings
+from asterism.storage.records import unpack
 from asterism.storage.store import Budget, Store
 from tests.sim.auditor import Forwarded, Step
 
@@ -39,6 +40,16 @@ class WatchedShard(Shard):
 
     def scheduled_ms(self, topic: str) -> int | None:
         return self._scheduled.get(topic)
+
+    def parked(self) -> list[tuple[str, int, str]]:
+        """What is parked where a delivery that a crash undid may have been the last one."""
+        found = []
+        for name, actor in self.topics.items():
+            if actor.settings.max_deliveries is not None:
+                for _, row in self._rows.scan(*actor.keys.range_of("p")):
+                    _, sequence, receiver, *_ = unpack(row, 6)
+                    found.append((name, sequence, receiver))
+        return found
 
     def effect_count(self) -> int:
         return len(self._effects)
@@ -87,7 +98,7 @@ class Worker:
             shard.detach(command.node, now_ms)
         else:
             shard.handle(topic, command, now_ms)
-        return Step(topic, command, list(shard.caused(before)), ticked)
+        return Step(topic, command, list(shard.caused(before)), ticked, shard.parked())
 
     def end_turn(self) -> list[tuple[str, Effect]]:
         """The effects of the turn that leave the worker; nothing is written yet."""

@@ -577,15 +577,21 @@ KEEPS_PLACE = pytest.mark.parametrize(
 
 @KEEPS_PLACE
 @every_kind
+@across_restarts
 def test_what_keeps_its_place_goes_first_again(
-    settings: dict[str, Any], fields: dict[str, Any], kind: Kind
+    settings: dict[str, Any], fields: dict[str, Any], kind: Kind, restarts: bool
 ) -> None:
+    if restarts and "mode" in kind:
+        pytest.skip("kept in memory only")
     broker = CoreBroker(**settings)
     broker.subscribe(name="worker", credit=1)
     broker.publish_many([b"1", b"2", b"3"], **fields, **kind)
     for _ in range(3):
         assert broker.taken() == [b"1"]
         broker.advance(60_000)
+    if restarts:
+        broker.take()
+        come_back(broker, True, name="worker", credit=1)
     if "blocking" in settings and kind.get("max_receivers") == 2:
         return  # it wants a second receiver before the topic goes on
     assert order_of_finishing(broker, 3) == [b"1", b"2", b"3"]

@@ -541,6 +541,16 @@ def test_settled_answers_are_forgotten_and_the_high_water_mark_is_kept(restarts:
     assert broker.describe()["held"] == 5
 
 
+@across_restarts
+def test_a_producer_that_has_settled_everything_is_still_known(restarts: bool) -> None:
+    broker = CoreBroker()
+    send(broker, 1, b"1", settled=1)
+    come_back(broker, restarts)
+    send(broker, 1, b"1")
+    send(broker, 2, b"2")
+    assert broker.describe()["held"] == 2
+
+
 def test_the_rows_of_settled_answers_do_not_pile_up() -> None:
     broker = CoreBroker()
     for number in range(1, 100):

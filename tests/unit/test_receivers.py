@@ -7,12 +7,13 @@ order in which it saw it, is the promise under test.
 import random
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from asterism import PeerError, limits
+from asterism import Backoff, PeerError, limits
 from asterism import commands as ask
 from asterism.rows import Rows
 from asterism.settings import DAY_MS
@@ -107,9 +108,28 @@ def test_a_group_that_is_not_durable_leaves_no_rows() -> None:
     for kind in KINDS.values():
         broker.failed(broker.publish(**kind))
         broker.publish(**kind)
+        broker.processed(broker.publish(**kind))
     broker.detach()
-    for kind in "rfdx":
-        assert list(broker.rows.scan(*broker.actor.keys.range_of(kind))) == []
+    for row_kind in "rfdxv":
+        assert list(broker.rows.scan(*broker.actor.keys.range_of(row_kind))) == []
+
+
+def test_a_restart_leaves_no_rows_of_receivers_that_lived_with_their_connection(rows: Rows) -> None:
+    broker = CoreBroker(rows, max_attempts=2)
+    broker.subscribe(name="durable")
+    broker.subscribe(b"passing")
+    sequences = [broker.publish(**EVERY) for _ in range(4)]
+    for node in (b"consumer", b"passing"):
+        broker.failed(sequences[0], node=node)
+        broker.failed(sequences[1], node=node)
+        broker.failed(sequences[1], node=node)
+        broker.processed(sequences[2], node=node)
+    broker.restart()
+    kept = broker.actor.receivers.by_name["durable"].number
+    for row_kind in "dx":
+        for key, _ in broker.rows.scan(*broker.actor.keys.range_of(row_kind)):
+            assert int.from_bytes(key[6:10], "big") == kept
+    assert [parked["receiver"] for parked in broker.parked()] == ["durable"]
 
 
 def test_a_name_is_durable_or_not_and_cannot_be_both() -> None:
@@ -131,7 +151,8 @@ def test_a_durable_receiver_needs_a_name() -> None:
 def test_nobody_joins_the_receiver_of_another_connection_by_guessing_its_name() -> None:
     broker = CoreBroker()
     private = broker.subscribe(b"a")
-    for named in ({"name": private}, {"group": private}):
+    for field in ("name", "group"):
+        named: dict[str, Any] = {field: private}
         with pytest.raises(PeerError) as refusal:
             broker.subscribe(b"b", **named)
         assert code_of(refusal) == "bad_request"
@@ -166,7 +187,7 @@ def test_endpoints_of_a_group_share_its_copies(kind: dict[str, Any]) -> None:
     broker.publish_many(numbered(0, 30), **kind)
     seen = [broker.taken(node) for node in (b"a", b"b", b"c")]
     assert all(len(payloads) == 10 for payloads in seen)
-    assert sorted(sum(seen, [])) == sorted(numbered(0, 30))
+    assert sorted(chain.from_iterable(seen)) == sorted(numbered(0, 30))
 
 
 @every_kind
@@ -332,6 +353,15 @@ def test_no_more_is_sent_than_there_is_credit_for(kind: dict[str, Any]) -> None:
     broker.subscribe(credit=3)
     broker.publish_many(numbered(0, 10), **kind)
     assert broker.taken() == numbered(0, 3)
+
+
+@every_kind
+def test_each_endpoint_of_a_group_gets_no_more_than_its_own_credit(kind: dict[str, Any]) -> None:
+    broker = CoreBroker()
+    broker.subscribe(b"small", group="crew", credit=1)
+    broker.subscribe(b"large", group="crew", credit=4)
+    broker.publish_many(numbered(0, 10), **kind)
+    assert (len(broker.take(b"small")), len(broker.take(b"large"))) == (1, 4)
 
 
 @every_kind
@@ -851,8 +881,6 @@ def test_seek_of_one_receiver_leaves_the_others_where_they_are() -> None:
 
 
 def test_seek_does_not_retry_what_paused_before_it() -> None:
-    from asterism import Backoff
-
     broker = CoreBroker(max_attempts=5, retry_backoff=Backoff(1_000, 1_000))
     broker.subscribe(name="reader")
     broker.failed(broker.publish(b"1", **EVERY))
@@ -995,7 +1023,7 @@ def test_several_audiences_share_a_pool_of_spilled_lanes() -> None:
     for node in interest_of:
         broker.grant(64, node)
     seen = consume(broker, *interest_of)
-    assert sorted(sum(seen.values(), [])) == sorted(subject_of)
+    assert sorted(chain.from_iterable(seen.values())) == sorted(subject_of)
     for node, payloads in seen.items():
         assert payloads == sorted(payloads, key=int), node
         assert all(set(subject_of[payload]) & set(interest_of[node]) for payload in payloads)
@@ -1060,6 +1088,34 @@ def test_what_was_put_back_is_not_lost_behind_a_backlog(named: dict[str, Any]) -
         broker.publish_many(numbered(start, start + 200), **EVERY)
     seen = consume(broker, b"consumer")[b"consumer"]
     assert Counter(seen) == Counter(numbered(0, 4_000))
+
+
+@pytest.mark.parametrize("named", [{"name": "reader"}, {}], ids=["durable", "passing"])
+def test_many_messages_done_out_of_order_are_remembered(
+    monkeypatch: pytest.MonkeyPatch, small_limits: None, named: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(limits, "MARKS_MAX", 3)
+    broker = CoreBroker()
+    broker.subscribe(credit=40, **named)
+    broker.publish_many(numbered(0, 40), **EVERY)
+    held = broker.take()
+    stuck, rest = held[0], held[1:]
+    broker.processed(*[delivered.sequence for delivered in rest])
+    # What comes first now pushes the window back behind all that is done already.
+    for payload in numbered(100, 120):
+        broker.publish(payload, priority=1, **EVERY)
+    seen = consume(broker, b"consumer")[b"consumer"]
+    broker.processed(stuck.sequence)
+    for payload in numbered(200, 220):
+        broker.publish(payload, priority=0, **EVERY)
+    seen += consume(broker, b"consumer")[b"consumer"]
+    assert sorted(seen) == sorted(numbered(100, 120) + numbered(200, 220))
+    broker.unsubscribe()
+    if not named:
+        for row_kind in "dxw":
+            low, high = broker.actor.keys.range_of(row_kind)
+            rows = [key for key, _ in broker.rows.scan(low, high)]
+            assert [key for key in rows if int.from_bytes(key[6:10], "big") >= 16] == []
 
 
 def test_small_windows_lose_and_repeat_nothing(small_limits: None) -> None:

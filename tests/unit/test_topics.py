@@ -2,7 +2,7 @@
 describe, clear, delete, history. The clock is the test's; the rows are memory or a real store.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -226,6 +226,18 @@ def test_after_a_restart_a_blocking_topic_waits_for_what_is_ordered(rows: Rows) 
     assert broker.ordered(waiting) == second
 
 
+@durable_kind
+def test_a_blocking_topic_passes_over_a_whole_backlog_that_expired(kind: dict[str, Any]) -> None:
+    broker = CoreBroker(blocking=True)
+    broker.publish_many([b"old"] * 3_000, **kind)
+    broker.now_ms += 7 * DAY_MS  # nobody ticked meanwhile, as after a long stop
+    broker.restart()
+    broker.subscribe()
+    broker.publish(b"new", **kind)
+    broker.tick()
+    assert broker.taken() == [b"new"]
+
+
 def test_blocking_switched_on_waits_for_what_is_out_already() -> None:
     broker = CoreBroker()
     broker.subscribe()
@@ -399,9 +411,7 @@ def test_drop_old_finds_what_every_receiver_has_done() -> None:
 
 @durable_kind
 def test_drop_old_finds_what_pauses_behind_an_ordering_key(kind: dict[str, Any]) -> None:
-    broker = CoreBroker(
-        overflow=DropOld(1), max_attempts=2, retry_backoff=Backoff(60_000, 60_000)
-    )
+    broker = CoreBroker(overflow=DropOld(1), max_attempts=2, retry_backoff=Backoff(60_000, 60_000))
     broker.subscribe(name="durable")
     first = broker.publish(b"1", ordering_key="k", **kind)
     broker.describe()  # walks over the message while it is out
@@ -759,13 +769,15 @@ def test_a_bad_value_is_refused_with_the_setting_named_and_nothing_changed(name:
 
 def test_an_unknown_setting_is_refused_by_name() -> None:
     broker = CoreBroker()
-    for refused in (
-        lambda: broker.create_topic("orders", colour="red"),
-        lambda: broker.configure(colour="red"),
+    colour: dict[str, Any] = {"colour": "red"}
+    uses: list[Callable[[], None]] = [
+        lambda: broker.create_topic("orders", **colour),
+        lambda: broker.configure(**colour),
         lambda: broker.inherit("colour"),
-    ):
+    ]
+    for use in uses:
         with pytest.raises(PeerError, match="colour") as refusal:
-            refused()
+            use()
         assert code_of(refusal) == "bad_request"
 
 
@@ -966,13 +978,29 @@ def test_describe_counts_what_has_passed_through() -> None:
     assert totals["delivered"] >= 4
 
 
+def test_describe_tells_rates_per_second() -> None:
+    broker = CoreBroker()
+    broker.subscribe()
+    for _ in range(10):
+        for _ in range(4):
+            broker.processed(broker.publish())
+        broker.advance(1_000)
+    rates = broker.describe()["rates"]
+    assert rates.keys() == broker.describe()["totals"].keys()
+    assert rates["published"] == pytest.approx(4, rel=0.2)
+    assert rates["processed"] == pytest.approx(4, rel=0.2)
+    assert rates["failed"] == 0
+
+
 # --- clear ------------------------------------------------------------------------------------
 
 
 def fill(broker: CoreBroker) -> dict[str, int]:
     """A topic with a message in every state and of every kind."""
     broker.subscribe(name="durable", credit=5)
-    made = {name: broker.publish(name.encode(), receipt=True, **kind) for name, kind in KINDS.items()}
+    made = {
+        name: broker.publish(name.encode(), receipt=True, **kind) for name, kind in KINDS.items()
+    }
     made["parked"] = broker.publish(b"parked", receipt=True)
     broker.failed(made["parked"])
     made["completed"] = broker.publish(b"completed")
@@ -1009,7 +1037,14 @@ def test_clear_tells_publishers_that_their_messages_were_dropped(rows: Rows) -> 
     fill(broker)
     broker.clear()
     verdicts = {number: receipt.verdict for number, receipt in broker.receipts.items()}
-    assert verdicts == {1: "dropped", 2: "dropped", 3: "dropped", 4: "dropped", 5: "failed", 7: "dropped"}
+    assert verdicts == {
+        1: "dropped",
+        2: "dropped",
+        3: "dropped",
+        4: "dropped",
+        5: "failed",
+        7: "dropped",
+    }
     broker.restart()
     assert broker.await_receipts(3)[3][0] == "dropped"
 
@@ -1157,7 +1192,7 @@ def test_a_topic_made_again_in_the_same_turn_is_new(rows: Rows) -> None:
 
 
 def history(broker: CoreBroker) -> list[Any]:
-    """The rows that the Spark jobs read: id, header, payload, accepted, resolved, verdict, ladder."""
+    """Rows for the Spark jobs: id, header, payload, accepted, resolved, verdict, ladder."""
     keys = broker.actor.keys
     return [unpack(row, 7) for _, row in broker.rows.scan(*keys.range_of("h"))]
 
