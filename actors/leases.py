@@ -172,6 +172,10 @@ class Pages:
                 self._rows.put(self._keys.page(page.number), encode_page(record))
         self._fresh.clear()
 
+    def rewrite(self) -> None:
+        """At the end of the turn every row names only what is still out."""
+        self._fresh.extend(page for page in self._pages.values() if page.stored)
+
     def counts(self, kinds: tuple[int, ...]) -> tuple[int, int]:
         """How many deliveries of these kinds are sent, and how many received."""
         counted = {Status.SENT: 0, Status.RECEIVED: 0}

@@ -22,7 +22,7 @@ from asterism.actors.receivers import Receiver, Receivers
 from asterism.message import Header
 from asterism.rows import Rows
 from asterism.storage.keys import COMMON, NONE_RANK, RANK_END, TopicKeys, number_at_end
-from asterism.storage.records import NATURAL, Record, decode_exception, decode_record
+from asterism.storage.records import NATURAL, PARKED, Record, decode_exception, decode_record
 
 _POSITION = (1 << 64) - 1
 # Rank, sequence, what waits (None: passed over), the attempts of one that this receiver had moved.
@@ -164,7 +164,7 @@ class Log:
             rank, sequence = number_at_end(key, 12), int.from_bytes(value, "big")
             row = rows.get(keys.log(sequence))
             exception = rows.get(keys.exception(number, sequence))
-            if row is None or exception is None:
+            if row is None or exception is None or self._is_withdrawn(row, number, sequence):
                 # Its message ended while its place was on disk alone, and nobody looked there.
                 rows.delete(key)
                 rows.delete(keys.exception(number, sequence))
@@ -172,6 +172,10 @@ class Log:
                 continue
             _, _, attempts = decode_exception(exception)
             yield rank, sequence, decode_record(row), attempts
+
+    def _is_withdrawn(self, row: bytes, number: int, sequence: int) -> bool:
+        """Is it there for those alone who have it parked or renewed, and this one has neither?"""
+        return row[0] == PARKED and self._rows.get(self._keys.fared(sequence, number)) is None
 
     def _common_rows(self, receiver: Receiver, start: int) -> Iterator[_Step]:
         """Messages with a priority."""

@@ -231,7 +231,9 @@ class Pool:
         if self._epoch != self._receivers.epoch:
             self._regroup()
         best = self._best_in_memory(receiver)
-        if best is None and self.fill_for(receiver):
+        if best is None and self._goes_on(receiver):
+            # Even a walk that finds nothing may show that what is in memory comes first.
+            self.fill_for(receiver)
             best = self._best_in_memory(receiver)
             # What was read may all be for others: what is for this one comes later.
             self.unfinished |= best is None and self._goes_on(receiver)
@@ -279,8 +281,8 @@ class Pool:
             if not found and self.unfinished:
                 return None
 
-    def fill_for(self, receiver: Receiver) -> bool:
-        """Reads on from disk for a receiver that found nothing; is there something now?"""
+    def fill_for(self, receiver: Receiver) -> None:
+        """Reads on from disk for a receiver that found nothing."""
         budget = limits.SCAN_ROWS_MAX
         filled = False
         for lane in list(receiver.lanes):
@@ -288,8 +290,7 @@ class Pool:
                 budget, found = self._refill(lane, budget)
                 filled |= found
         if self.frontier != RANK_END and not filled:
-            filled = self._advance(budget)
-        return filled
+            self._advance(budget)
 
     # --- walking --------------------------------------------------------------------------
 
@@ -297,12 +298,13 @@ class Pool:
         """Reads a lane's messages from its spill on."""
         assert lane.spill is not None
         start, lane.spill = lane.spill, None
-        added = 0
+        added, last = 0, -1
         for rank, sequence, record in self._walk(start):
             if rank >= self.frontier:
                 break
             if added >= self._window_max or budget <= 0:
-                lane.spill = rank
+                # A place taken at the message's own sequence comes twice, and counts once.
+                lane.spill = max(rank, last + 1)
                 self.unfinished |= not added
                 break
             budget -= 1
@@ -311,16 +313,16 @@ class Pool:
                 if self.lane_of(delivery.message.header, False) is lane:
                     self.live[sequence] = delivery
                     lane.window.push(delivery)
-                    added += 1
+                    added, last = added + 1, rank
         return budget, added > 0
 
     def _advance(self, budget: int) -> bool:
         """Moves the frontier: reads what nobody has seen yet into its lanes."""
         start, self.frontier = self.frontier, RANK_END
-        added = 0
+        added, last = 0, -1
         for rank, sequence, record in self._walk(start):
             if added >= self._window_max or budget <= 0:
-                self.frontier = rank
+                self.frontier = max(rank, last + 1)
                 self.unfinished |= not added
                 break
             budget -= 1
@@ -332,7 +334,7 @@ class Pool:
                 if lane.spill is None:
                     self.live[sequence] = delivery
                     lane.window.push(delivery)
-                    added += 1
+                    added, last = added + 1, rank
         return added > 0
 
     def _walk(self, start: int) -> Iterator[tuple[int, int, Record | None]]:

@@ -313,8 +313,6 @@ class Retry(Endings):
         delivery = Delivery(message, rank)
         delivery.receiver = receiver
         self.note_fared(delivery, receiver, Status.WAITING, now_ms)
-        # Parked no more, whether or not waiting has a row of its own.
-        self.rows.put(self.keys.exception(number, sequence), encode_exception(PLACED, rank, 0))
         self.wait_in_log(delivery, receiver, rank)
 
     def abandon_at(self, position: int, now_ms: int) -> None:

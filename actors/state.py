@@ -19,11 +19,18 @@ from asterism.actors.producers import Producers
 from asterism.actors.receipts import Outcomes
 from asterism.actors.receivers import Endpoint, Receiver, Receivers, SettingsBox, Wait
 from asterism.effects import Effect
-from asterism.message import Header, decode_header
+from asterism.message import Header, Status, decode_header
 from asterism.rows import Rows
 from asterism.settings import TopicSettings
 from asterism.storage.keys import TopicKeys, number_at_end
-from asterism.storage.records import Record, decode_record, pack, unpack
+from asterism.storage.records import (
+    PageRecord,
+    Record,
+    decode_record,
+    encode_page,
+    pack,
+    unpack,
+)
 
 _HEAD_FIELDS = (
     "next_sequence", "pool_held", "log_held", "drafting", "parked", "completed", "asked",
@@ -231,6 +238,16 @@ class TopicState:
             if self._returned_pages[page] == 0:
                 del self._returned_pages[page]
                 self.rows.delete(self.keys.page(page))
+
+    def rewrite_pages(self) -> None:
+        """Attempts are counted anew for some: a restart must not find their old count in a page."""
+        self.pages.rewrite()
+        pages: dict[int, PageRecord] = {}
+        for (_, sequence), (attempts, holder, number) in self._returned.items():
+            page = pages.setdefault(number, PageRecord(Status.SENT, holder, 0, 0, []))
+            page.entries.append((sequence, attempts))
+        for number, page in pages.items():
+            self.rows.put(self.keys.page(number), encode_page(page))
 
     def forget_returned_of(self, list_number: int) -> None:
         """A receiver ends or is moved: what it had out before the restart counts no more."""

@@ -241,6 +241,7 @@ class Subscribing(Publishing):
         messages = [delivery.message for delivery in receiver.known.values()]
         self.log.forget_receiver(receiver)
         self.forget_returned_of(receiver.number)
+        self.rewrite_pages()
         for message in messages:
             self.free_place(message, receiver)
             self.current_done_by(message, receiver.number)
@@ -269,10 +270,12 @@ class Subscribing(Publishing):
         number = receiver.number
         self.rows.delete_range(self.keys.done(number, 0), self.keys.done(number + 1, 0))
         self.rows.delete_range(self.keys.waiting(number, 0), self.keys.waiting_end(number))
-        low, high = self.keys.exception(number, 0), self.keys.exception(number + 1, 0)
-        for key, value in list(self.rows.scan(low, high)):
+        forgotten = []
+        for key, value in list(self.rows.scan(*self.keys.exceptions(number))):
             if decode_exception(value)[0] != PARKED:
                 self.rows.delete(key)
+                forgotten.append(number_at_end(key))
+        self.end_kept_for_nobody(forgotten, now_ms)
 
     # --- credit and pulls -------------------------------------------------------------------
 

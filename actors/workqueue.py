@@ -224,6 +224,7 @@ class WorkQueue(Subscribing):
         else:
             for position in self.parked_of(command.sequence, command.receiver):
                 self.renew_at(position, now_ms)
+        self.rewrite_pages()
         self.effects.append(Reply(command.node, command.request))
 
     def parked_of(self, sequence: int, name: str | None) -> list[int]:
@@ -274,6 +275,7 @@ class WorkQueue(Subscribing):
     def on_renew_all(self, command: RenewAll, now_ms: int) -> None:
         for key, _ in list(self.rows.scan(*self.keys.range_of("p"))):
             self.renew_at(number_at_end(key), now_ms)
+        self.rewrite_pages()
         self.effects.append(Reply(command.node, command.request))
 
     def on_abandon_all(self, command: AbandonAll, now_ms: int) -> None:

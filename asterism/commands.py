@@ -517,5 +517,6 @@ def _interests(values: object) -> None:
 
 
 def _timeouts(sent_ms: object, received_ms: object) -> None:
-    checks.maybe_whole("sent_timeout_ms", sent_ms, 0, limits.TIME_MS_MAX)
-    checks.maybe_whole("received_timeout_ms", received_ms, 0, limits.TIME_MS_MAX)
+    # With no time at all a delivery would come back and go out again for ever, in one turn each.
+    checks.maybe_whole("sent_timeout_ms", sent_ms, 1, limits.TIME_MS_MAX)
+    checks.maybe_whole("received_timeout_ms", received_ms, 1, limits.TIME_MS_MAX)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from asterism import commands as ask
@@ -34,9 +34,11 @@ scalars = st.none() | st.booleans() | numbers | st.floats() | texts | st.binary(
 map_keys = texts | numbers | st.binary(max_size=4) | st.booleans() | st.none()
 anything = st.recursive(
     scalars,
-    lambda inner: st.lists(inner, max_size=4)
-    | st.lists(inner, max_size=4).map(tuple)
-    | st.dictionaries(map_keys, inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(map_keys, inner, max_size=4)
+    ),
     max_leaves=10,
 )
 # Too long for one bound or another.
@@ -148,8 +150,8 @@ def lively_broker() -> CoreBroker:
     broker.publish(b"online", mode="online")
     broker.publish(b"delayed", deliver_ms=broker.now_ms + 10)
     for _ in range(2):
-        broker.ask(ask.Draft(b"worker", broker.request(), b"d" * 16))
-    broker.ask(ask.SetDraft(b"worker", broker.request(), 10, b"work"))
+        draft = broker.ask(ask.Draft(b"worker", broker.request(), b"d" * 16))["sequence"]
+    broker.ask(ask.SetDraft(b"worker", broker.request(), draft, b"work"))
     broker.ask(ask.Order(b"worker", broker.request(), 0))
     return broker
 
@@ -188,6 +190,7 @@ def perform(broker: CoreBroker, topic: Any, command: Any) -> bool:
 
 
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=settings.default.max_examples // 2)  # type: ignore[union-attr]
 @given(data=st.data())
 def test_a_command_is_done_or_refused_with_nothing_done(
     kind: type[ask.Request], data: st.DataObject
@@ -209,7 +212,9 @@ def test_a_command_is_done_or_refused_with_nothing_done(
         refusal(broker.describe)
 
 
-@given(wild, st.sampled_from([ask.Describe, ask.DeleteTopic, ask.Clear, ask.Stats, ask.CreateTopic]))
+@given(
+    wild, st.sampled_from([ask.Describe, ask.DeleteTopic, ask.Clear, ask.Stats, ask.CreateTopic])
+)
 def test_a_topic_is_named_well_or_refused(topic: Any, kind: type[ask.Request]) -> None:
     broker = CoreBroker()
     perform(broker, topic, kind(b"node", 10_000))
@@ -309,7 +314,7 @@ near_headers = st.tuples(
 @st.composite
 def mutated_headers(draw: st.DrawFn) -> bytes:
     """A good header with some bytes changed, cut, doubled or added."""
-    values = draw(good_headers)
+    values: dict[str, Any] = draw(good_headers)
     if values["mode"] is not Mode.DURABLE:
         values = {**values, "max_receivers": None, "expires_ms": None}
     elif values.get("max_receivers") is None:

@@ -10,7 +10,7 @@ The promises, each with its line in the model:
     what is late or repeated changes nothing and is no error                  Ladder.late
     a deadline passes at its millisecond, not before                          Ladder.pass_until
     what comes back waits at its place or behind its equals                   Ladder.wait_again
-    attempts are counted, bound by max_attempts and max_deliveries            Ladder.fail, unreachable
+    attempts are counted, bound by max_attempts and max_deliveries            Ladder.fail, going
     a restart puts back what was out, with its attempts                       Ladder.restart
     a receipt is resolved once, with the right verdict                        Ladder.verdicts
 """
@@ -387,9 +387,7 @@ class LadderMachine(stateful.RuleBasedStateMachine):
 
     # --- publishers ---------------------------------------------------------------------------
 
-    @rule(
-        push=st.booleans(), expect=expectations, receipt=st.booleans(), count=st.integers(1, 3)
-    )
+    @rule(push=st.booleans(), expect=expectations, receipt=st.booleans(), count=st.integers(1, 3))
     def publish(self, push: bool, expect: Status, receipt: bool, count: int) -> None:
         mode = "push" if push else "durable"
         payloads = [b"%d" % (len(self.sequences) + index) for index in range(count)]
@@ -462,9 +460,11 @@ class LadderMachine(stateful.RuleBasedStateMachine):
         self.see()
 
     @precondition(lambda self: self.model.out())
-    @rule(index=picks, member=st.integers(0, 1), status=reports, stale=st.sampled_from([None, 0, 1]))
+    @rule(
+        index=picks, member=st.integers(0, 1), status=reports, stale=st.sampled_from([None, 0, 1])
+    )
     def holder_reports(self, index: int, member: int, status: Status, stale: int | None) -> None:
-        """Whoever sits at the desk that holds it may report, about this attempt or an earlier one."""
+        """Whoever sits at the holder's desk may report, about this attempt or an earlier one."""
         out = self.model.out()
         job = out[index % len(out)]
         assert job.desk is not None
@@ -626,6 +626,8 @@ class LadderMachine(stateful.RuleBasedStateMachine):
             assert out or len(self.model.jobs) < len(before), f"{before} wait for ever"
             for job in out:
                 self.report(job.seat, job.sequence, PROCESSED, None)
+        graves = self.broker.shard.topics.get(GRAVES)
+        assert (0 if graves is None else graves.held) == self.model.buried
         self.broker.advance(self.broker.defaults.default_ttl_ms)
         self.all_agrees()
         self.nothing_is_left()
@@ -635,8 +637,6 @@ class LadderMachine(stateful.RuleBasedStateMachine):
         for kind in "mlwdxpgtuvb":
             left = list(self.broker.rows.scan(*keys.range_of(kind)))
             assert not left, f"rows of kind {kind} outlive their messages: {left}"
-        graves = self.broker.shard.topics.get(GRAVES)
-        assert (0 if graves is None else graves.held) == self.model.buried
 
 
 def test_any_history_climbs_the_ladder_by_its_rules() -> None:

@@ -91,11 +91,8 @@ class Queue:
     def best(self) -> Item | None:
         """What must go out now."""
         ready = self.online and self.out is None
-        if self.settings["blocking"]:
-            if self.current is None and (waiting := self.waiting()):
-                self.current = waiting[0]
-            current = self.current
-            return current if ready and current and current.state == "waiting" else None
+        if self.current is not None:
+            return self.current if ready and self.current.state == "waiting" else None
         allowed = (item for item in self.waiting() if self.admits(item))
         return next(allowed, None) if ready else None
 
@@ -116,6 +113,8 @@ class Queue:
         item.state = "out"
         item.attempts += 1
         self.out, self.out_until_ms = item, self.now_ms + SENT_TIMEOUT_MS
+        if self.settings["blocking"]:
+            self.current = item
         if item.key is not None:
             self.keys[item.key] = item
 
@@ -180,6 +179,7 @@ class Queue:
             item.expires_ms = None  # or renewing it would be in vain
 
     def restart(self) -> None:
+        """What was out waits where it was; so does what a blocking topic had under way."""
         self.online = False
         self.current = None
         self.keys.clear()
@@ -194,22 +194,20 @@ class Queue:
     # --- time ---------------------------------------------------------------------------------
 
     def next_event_ms(self) -> int | None:
-        times = [item.due_ms for item in self.items if item.due_ms is not None]
-        times += [item.expires_ms for item in self.items if self.may_expire(item)]
+        times = [item.due_ms for item in self.items]
+        times += [self.expiry_ms(item) for item in self.items]
         if self.out is not None:
             times.append(self.out_until_ms)
-        return min(times, default=None)
+        return min((time for time in times if time is not None), default=None)
 
-    def may_expire(self, item: Item) -> bool:
-        return item.expires_ms is not None and item.state != "parked"
+    def expiry_ms(self, item: Item) -> int | None:
+        """When it ends if nothing happens; what is parked does not."""
+        return None if item.state == "parked" else item.expires_ms
 
     def pass_until(self, now_ms: int) -> None:
         """Does what is due at this moment: the deadline, then pauses and delays, then expiry."""
-        over = [
-            item
-            for item in self.items
-            if self.may_expire(item) and item.expires_ms is not None and item.expires_ms <= now_ms
-        ]
+        expiries = [(self.expiry_ms(item), item) for item in self.items]
+        over = [item for time, item in expiries if time is not None and time <= now_ms]
         self.now_ms = now_ms
         if self.out is not None and self.out_until_ms <= now_ms:
             self.wait_again(self.out)

@@ -8,19 +8,20 @@ import argparse
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from tests.sim.world import STEPS, World
 
 
-def replay(seed: int, steps: int = STEPS, verbose: bool = False) -> str | None:
-    """Runs one seed; what went wrong, or ``None``."""
+def replay(seed: int, steps: int = STEPS, tell: Callable[[str], None] | None = None) -> str | None:
+    """Runs one seed, and tells its history; what went wrong, or ``None``."""
     try:
-        World(seed, steps, print if verbose else None).run()
+        World(seed, steps, tell).run()
     except Exception as error:
-        if verbose:
-            traceback.print_exc()
+        if tell is not None:
+            tell(traceback.format_exc())
         where = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {error} ({where.filename.split('/')[-1]}:{where.lineno})"
     return None
@@ -32,7 +33,7 @@ def command_for(seed: int, steps: int) -> str:
 
 
 def run_one(seed: int, steps: int, verbose: bool) -> int:
-    wrong = replay(seed, steps, verbose)
+    wrong = replay(seed, steps, print if verbose else None)
     if wrong is not None:
         print(f"seed {seed} failed: {wrong}\nreplay with: {command_for(seed, steps)}")
         return 1

@@ -6,7 +6,7 @@ from typing import Any
 from asterism import commands as ask
 from asterism.effects import Refusal
 from asterism.message import NEVER_MS, Header, Mode, Status, decode_header
-from asterism.settings import DropOld, RejectNew
+from asterism.settings import RejectNew
 from tests.sim.ledger import DROPPED, Ledger
 from tests.sim.model import (
     Endpoint,
@@ -18,7 +18,6 @@ from tests.sim.model import (
     State,
     kind_of,
 )
-
 
 EITHER = "either"  # a late report that changes nothing may be refused or not
 
@@ -109,9 +108,7 @@ class Applying(Ledger):
         if len(payload) > self.settings.max_payload:
             raise self.fail("a payload over the limit was accepted")
 
-    def check_refusal(
-        self, header: Header, payload: bytes, refusal: Refusal, now_ms: int
-    ) -> None:
+    def check_refusal(self, header: Header, payload: bytes, refusal: Refusal, now_ms: int) -> None:
         overflow = self.settings.overflow
         allowed = {
             "overflow": isinstance(overflow, RejectNew) and len(self.held()) >= overflow.size,
@@ -233,18 +230,22 @@ class Applying(Ledger):
         for out in list(receiver.held.values()):
             if out.message.kind is Kind.LOG:
                 self.back(out)
-        for message in self.live.values():
+        for message in list(self.live.values()):
             fate = message.fates.get(receiver)
             if fate is None or message.kind is not Kind.LOG or fate.standing is Standing.PARKED:
+                continue
+            if message.state is State.KEPT:
+                fate.standing = Standing.OVER
+                self.end_if_kept_for_nothing(message, now_ms)
                 continue
             limited = message.header.max_receivers is not None
             if not (limited and fate.standing in (Standing.DONE, Standing.FAILED)):
                 fate.standing = Standing.OWED
                 fate.attempts = 0
                 fate.paused_until_ms = 0
+                fate.renewed = False
                 fate.moved = True
-        for endpoint in receiver.endpoints.values():
-            endpoint.last_first.clear()
+        receiver.forget_order()
 
     # --- reports ----------------------------------------------------------------------------
 
@@ -421,7 +422,16 @@ class Applying(Ledger):
         )
         stamp = next(self.stamps)
         self.live[sequence] = Message(
-            sequence, command.id, header, b"", now_ms, NEVER_MS, Kind.POOL, stamp, stamp, State.DRAFT
+            sequence,
+            command.id,
+            header,
+            b"",
+            now_ms,
+            NEVER_MS,
+            Kind.POOL,
+            stamp,
+            stamp,
+            State.DRAFT,
         )
 
     def set_draft(self, command: ask.SetDraft, body: dict[str, Any], now_ms: int) -> None:
@@ -496,6 +506,8 @@ class Applying(Ledger):
                 if command.receiver is not None:
                     return not self.parked_as(command.sequence, command.receiver)
                 return command.sequence not in self.live
+            case ask.Report() | ask.Extend() if command.receiver is not None:
+                return command.receiver not in self.receivers
             case ask.Report() | ask.Extend() | ask.SetInterests() | ask.Unsubscribe():
                 return self.endpoint(command.node, command.endpoint) is None
             case ask.Describe() | ask.Clear() | ask.Draft() | ask.RenewAll() | ask.AbandonAll():
@@ -522,10 +534,6 @@ def told_refused(body: dict[str, Any]) -> list[tuple[int, str]]:
 
 def is_pool(message: Message) -> bool:
     return message.kind is Kind.POOL
-
-
-def drops_old(settings: object) -> bool:
-    return isinstance(settings, DropOld)
 
 
 _Follow = Callable[[Any, Any, dict[str, Any], int], None]

@@ -106,9 +106,7 @@ class Auditor:
         else:
             raise topic.fail(f"{command} has no answer")
 
-    def _see_probe(
-        self, topic: Checking, command: Any, body: dict[str, Any], now_ms: int
-    ) -> None:
+    def _see_probe(self, topic: Checking, command: Any, body: dict[str, Any], now_ms: int) -> None:
         match command:
             case ask.AwaitReceipts():
                 topic.check_outcomes(command.producer, body, now_ms)
@@ -156,10 +154,10 @@ class Auditor:
 
 
 def _answer_to(step: Step) -> Any:
+    key = (step.command.node, step.command.request)
     for _, effect in step.effects:
-        if isinstance(effect, Accepted | Reply | Refuse):
-            if (effect.node, effect.request) == (step.command.node, step.command.request):
-                return effect
+        if isinstance(effect, Accepted | Reply | Refuse) and (effect.node, effect.request) == key:
+            return effect
     return None
 
 

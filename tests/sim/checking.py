@@ -81,7 +81,7 @@ class Checking(Applying):
         what = f"message {message.sequence} to {receiver.name!r}"
         if fate.standing is not Standing.OWED:
             raise self.fail(f"{what}: it is {fate.standing.value} there")
-        if attempt != fate.attempts + 1 and not (fate.count_unsure and attempt > 0):
+        if attempt != fate.attempts + 1 and not self.is_count_unsure(message, receiver):
             raise self.fail(f"{what}: attempt {attempt} after {fate.attempts}")
         most = self.settings.max_deliveries
         if most is not None and attempt > most:
@@ -97,6 +97,11 @@ class Checking(Applying):
         self.check_limits(message, what)
         self.check_key(message, receiver, what)
 
+    def is_count_unsure(self, message: Message, receiver: Receiver) -> bool:
+        """For one who did not want it for a while, its attempts may be forgotten."""
+        wanted = receiver.wanted_since(message.stamp, message.header.subjects)
+        return message.kind is Kind.LOG and not all(wanted)
+
     def check_place(self, message: Message, what: str) -> None:
         if not self.has_place(message):
             raise self.fail(f"{what}: as many receivers as it wants have it, or had it")
@@ -108,7 +113,7 @@ class Checking(Applying):
             raise self.fail(f"{what}: {len(out)} are out, of {limit}")
         if self.settings.blocking:
             others = {
-                held.message.sequence for held in out if not self.went_after(held.message, message)
+                held.message.sequence for held in out if not self.went_after(held, message)
             } - {message.sequence}
             if others:
                 raise self.fail(f"{what}: the topic is blocked by {sorted(others)}")
@@ -126,22 +131,21 @@ class Checking(Applying):
             fate = other.shared if other.kind.single else other.fates.get(receiver)
             if fate is None:
                 continue
-            if fate.standing is Standing.OUT and not self.went_after(other, message):
+            out = None if fate.holder is None else fate.holder.held.get(other.sequence)
+            if out is not None and not self.went_after(out, message):
                 raise self.fail(f"{what}: {other.sequence} of key {key!r} is out")
             if self.goes_before(other, fate, message, receiver):
                 raise self.fail(f"{what}: {other.sequence} of key {key!r} is to be tried again")
 
-    def went_after(self, other: Message, message: Message) -> bool:
-        """Deliveries of one step are told by endpoint, so one that was done at once may come last."""
-        same_step = all(out.step == self.step for _, out in other.outs())
-        return same_step and message.header.expect is Status.SENT
+    def went_after(self, other: Out, message: Message) -> bool:
+        """A step tells its deliveries by endpoint, so one that was done at once may come last."""
+        return other.step == self.step and message.header.expect is Status.SENT
 
-    def goes_before(
-        self, other: Message, fate: Fate, message: Message, receiver: Receiver
-    ) -> bool:
+    def goes_before(self, other: Message, fate: Fate, message: Message, receiver: Receiver) -> bool:
         return (
             fate.standing is Standing.OWED
             and fate.attempts > 0
+            and not self.is_doomed(fate)
             and other.state is State.HELD
             and other.order < message.order
             and other.header.priority == message.header.priority
@@ -151,7 +155,7 @@ class Checking(Applying):
         )
 
     def check_order(self, message: Message, endpoint: Endpoint) -> None:
-        """First attempts come in the order of acceptance, for one endpoint and one priority."""
+        """First attempts come in the order of acceptance, for one receiver and one priority."""
         header = message.header
         fate = message.fate(endpoint.receiver)
         exempt = (
@@ -160,16 +164,23 @@ class Checking(Applying):
             or message.renewals > 0
             or fate.moved
             or header.max_receivers not in (None, 1)
+            or not all(endpoint.receiver.wanted_since(message.stamp, header.subjects))
         )
         if exempt:
             return
         priority = PRIORITY_NONE if header.priority is None else header.priority
-        last = endpoint.last_first.get(priority, 0)
+        # Within a step only the deliveries of one endpoint are told in order.
+        receiver = endpoint.receiver
+        if receiver.step != self.step:
+            receiver.step = self.step
+            receiver.last_first |= receiver.first_now
+        last = max(endpoint.last_first.get(priority, 0), receiver.last_first.get(priority, 0))
         if message.order < last:
             raise self.fail(
                 f"message {message.sequence} came to {endpoint.receiver.name!r} out of order"
             )
         endpoint.last_first[priority] = message.order
+        receiver.first_now[priority] = max(message.order, receiver.first_now.get(priority, 0))
 
     # --- answers ----------------------------------------------------------------------------
 
@@ -223,12 +234,13 @@ class Checking(Applying):
                 return
         # An expired message may come to the head of a queue before the walk of time finds it.
         for message in self.live.values():
-            if (message.producer, message.number) == (effect.producer, effect.number):
-                if message.asked and message.expires_ms <= now_ms:
-                    self.expire_one(message, now_ms)
-                    if receipt in self.expected:
-                        self.expected.remove(receipt)
-                        return
+            same = (message.producer, message.number) == (effect.producer, effect.number)
+            if same and message.asked and message.expires_ms <= now_ms:
+                self.expire_one(message, now_ms)
+                if receipt in self.expected:
+                    self.expected.remove(receipt)
+                    return
+                break
         raise self.fail(f"receipt {effect.number} {effect.verdict}: expected {self.expected}")
 
     def check_gone(self, effect: EndpointGone) -> None:
@@ -304,9 +316,7 @@ class Checking(Applying):
             raise self.fail(f"its receivers are {told}, and should be {known}")
 
     def check_listed(self, body: dict[str, Any]) -> None:
-        told = sorted(
-            (row["sequence"], row["receiver"], row["attempts"]) for row in body["parked"]
-        )
+        told = sorted((row["sequence"], row["receiver"], row["attempts"]) for row in body["parked"])
         known = sorted(
             (message.sequence, receiver.name, message.fate(receiver).attempts)
             for message, receiver in self.parked()
@@ -329,11 +339,11 @@ class Checking(Applying):
         if message.kind is Kind.POOL and self.orders and self.goes_now(message.shared, now_ms):
             raise self.fail(f"message {message.sequence} waits, and so does an order")
         for receiver in self.receivers.values():
-            if receiver.credit > 0 and self.is_owed(message, receiver):
-                if self.goes_now(message.fate(receiver), now_ms):
-                    raise self.fail(
-                        f"message {message.sequence} waits, and {receiver.name!r} has credit"
-                    )
+            claims = receiver.credit > 0 and self.is_owed(message, receiver)
+            if claims and self.goes_now(message.fate(receiver), now_ms):
+                raise self.fail(
+                    f"message {message.sequence} waits, and {receiver.name!r} has credit"
+                )
 
     def goes_now(self, fate: Fate, now_ms: int) -> bool:
         waits = fate.standing is Standing.OWED and fate.paused_until_ms <= now_ms

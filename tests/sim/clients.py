@@ -163,6 +163,20 @@ class Publisher(Client):
         self.awaited.pop(number, None)
 
 
+class Shouter(Client):
+    """Publishes without an identity, and never asks what became of it."""
+
+    def do(self) -> None:
+        world = self.world
+        if world.healthy or world.rng.random() < 0.6:
+            return
+        count = world.count()
+        encoded = chance.header(world.rng, world.now_ms, receipts=False).encoded
+        message = (count.to_bytes(16, "big"), encoded, chance.payload(world.rng, count))
+        topic = world.rng.choice(world.topics)
+        self.send(topic, ask.Publish(self.node, world.request(), (message,)))
+
+
 class Seat:
     """One endpoint of a consumer."""
 
@@ -270,8 +284,10 @@ class Consumer(Client):
         numbers = tuple(sequence for sequence, _ in sequences)
         attempts = tuple(attempt for _, attempt in sequences)
         reason = "it broke" if status is Status.FAILED else ""
+        # Now and then a receiver's name speaks for it, as a gateway does.
+        name = seat.fields.get("name") if self.world.rng.random() < 0.1 else None
         command = ask.Report(
-            self.node, self.world.request(), seat.number, status, numbers, reason, None, attempts
+            self.node, self.world.request(), seat.number, status, numbers, reason, name, attempts
         )
         self.send(seat.topic, command)
 

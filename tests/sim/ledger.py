@@ -6,7 +6,7 @@ it follows the broker's choices and knows which of them are allowed.
 
 from collections.abc import Iterator
 
-from asterism.message import NEVER_MS, Status
+from asterism.message import NEVER_MS
 from asterism.settings import DropOld, TopicSettings
 from tests.sim.model import (
     DeadLetter,
@@ -95,8 +95,8 @@ class Ledger:
         del out.receiver.held[out.message.sequence]
         endpoint = out.endpoint
         if endpoint is not None and out.returns_credit:
-            if out.receiver.endpoints.get((endpoint.node, endpoint.number)) is endpoint:
-                endpoint.credit += 1
+            there = out.receiver.endpoints.get((endpoint.node, endpoint.number)) is endpoint
+            endpoint.credit += there
 
     def back(self, out: Out) -> None:
         """It is out no longer, and owed again."""
@@ -124,9 +124,7 @@ class Ledger:
             fate.paused_until_ms = now_ms + settings.retry_backoff.pause_ms(fate.attempts)
             fate.pause_may_end = False
 
-    def fail_for_good(
-        self, message: Message, receiver: Receiver, reason: str, now_ms: int
-    ) -> None:
+    def fail_for_good(self, message: Message, receiver: Receiver, reason: str, now_ms: int) -> None:
         fate = message.fate(receiver)
         if message.kind is Kind.ONLINE:
             self.end_copy(message, fate, Standing.FAILED, now_ms)
@@ -362,8 +360,7 @@ class Ledger:
     def set_interests(self, receiver: Receiver, interests: tuple[str, ...]) -> None:
         if set(interests) != set(receiver.interests):
             receiver.history.append((next(self.stamps), interests))
-            for endpoint in receiver.endpoints.values():
-                endpoint.last_first.clear()
+            receiver.forget_order()
         receiver.interests = interests
 
     def detach(self, endpoint: Endpoint, now_ms: int) -> None:
@@ -434,7 +431,6 @@ class Ledger:
         for message in self.live.values():
             for fate in [message.shared, *message.fates.values()]:
                 fate.pause_may_end = True
-                fate.count_unsure |= fate.moved or message.renewals > 0
         for receiver in list(self.receivers.values()):
             for out in list(receiver.held.values()):
                 self.back(out)
@@ -442,10 +438,3 @@ class Ledger:
             if not receiver.durable:
                 self.remove(receiver, now_ms)
         assert not self.expected
-
-
-STATUS_NAMES = {
-    Status.RECEIVED: "received",
-    Status.PROCESSED: "processed",
-    Status.FAILED: "failed",
-}

@@ -21,9 +21,7 @@ def leftovers(rows: Rows, topics: list[str]) -> dict[str, dict[str, int]]:
         unexplained = {kind: n for kind, n in sorted(kinds.items()) if kind not in EXPLAINED}
         if unexplained or name not in topics:
             found[name] = unexplained
-    orphans = Counter(
-        int.from_bytes(row[1:5], "big") for row, _ in rows.scan(b"\x01", b"\x02")
-    )
+    orphans = Counter(int.from_bytes(row[1:5], "big") for row, _ in rows.scan(b"\x01", b"\x02"))
     for number, count in sorted(orphans.items()):
         if number not in numbers:
             found[f"topic number {number}, which is gone"] = {"rows": count}

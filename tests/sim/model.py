@@ -5,12 +5,12 @@ None of it is shared with the broker; even the matcher of interests is another, 
 
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 
 from asterism.message import Header, Mode
 
 
-class Violation(AssertionError):
+class Violation(AssertionError):  # noqa: N818 (it is the broker that erred)
     """The broker broke a promise."""
 
 
@@ -90,6 +90,9 @@ class Receiver:
     held: "dict[int, Out]" = field(default_factory=dict)
     sent_timeout_ms: int | None = None
     received_timeout_ms: int | None = None
+    last_first: dict[int, int] = field(default_factory=dict)  # as an endpoint's, of earlier steps
+    first_now: dict[int, int] = field(default_factory=dict)  # and of the present one
+    step: int = 0
     moved_to: int = 0  # sequences below it were passed over by a seek
     exists: bool = True
 
@@ -104,6 +107,13 @@ class Receiver:
             if last or self.history[index + 1][0] > max(stamp, begun):
                 answers.append(wants_any(interests, subjects))
         return answers
+
+    def forget_order(self) -> None:
+        """What it is owed has changed: older ones may come now."""
+        self.last_first.clear()
+        self.first_now.clear()
+        for endpoint in self.endpoints.values():
+            endpoint.last_first.clear()
 
     @property
     def credit(self) -> int:
@@ -120,7 +130,6 @@ class Fate:
     renewed: bool = False
     paused_until_ms: int = 0
     pause_may_end: bool = False  # a pause kept in memory, and the worker crashed since
-    count_unsure: bool = False  # renewed or moved, then the worker crashed
     moved: bool = False  # a seek brought it back
     record: str = ""  # how it last ended with the receiver; a seek does not change that
 
@@ -195,7 +204,7 @@ def wants_any(interests: tuple[str, ...], subjects: tuple[str, ...]) -> bool:
     return any(wants(interest, subject) for interest in interests for subject in subjects)
 
 
-@lru_cache(maxsize=None)
+@cache
 def wants(interest: str, subject: str) -> bool:
     """Whether an interest matches a subject, straight from the definition."""
     return _match([s for s in interest.split("/") if s], [s for s in subject.split("/") if s])

@@ -52,6 +52,5 @@ class Network:
 
     def is_quiet(self) -> bool:
         return not self.lost_nodes and not any(
-            connection.to_worker or connection.to_client
-            for connection in self.connections.values()
+            connection.to_worker or connection.to_client for connection in self.connections.values()
         )

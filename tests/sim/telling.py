@@ -23,7 +23,9 @@ def told(value: Any) -> str:
             inner = " | ".join(_delivered(d) for d in value.deliveries)
             return f"Deliver {value.receiver} at {_name(value.node)}.{value.endpoint}: {inner}"
         case Resolved():
-            return f"Resolved {_name(value.producer)} {value.number} {value.verdict} {value.statuses}"
+            return (
+                f"Resolved {_name(value.producer)} {value.number} {value.verdict} {value.statuses}"
+            )
         case Reply():
             return f"Reply {value.request} {value.body}"
         case Refuse():
@@ -37,7 +39,8 @@ def _name(value: bytes | None) -> str:
 
 
 def _delivered(value: Delivered) -> str:
-    return f"{value.sequence} attempt {value.attempt} {_message(value.id, value.header, value.payload)}"
+    message = _message(value.id, value.header, value.payload)
+    return f"{value.sequence} attempt {value.attempt} {message}"
 
 
 def _message(message_id: bytes, encoded: bytes, payload: bytes) -> str:

@@ -132,31 +132,30 @@ class Admin(Client):
         ledger = self.auditor.topic(topic)
         live = sorted(ledger.live)
         durable = [name for name, receiver in ledger.receivers.items() if receiver.durable]
-        verbs = ["configure", "configure", "renew_all", "renew_all", "abandon_all", "clear"]
-        if live:
-            verbs += ["abandon", "renew", "renew"]
-        if durable:
-            verbs += ["seek", "seek", "delete"]
-        match rng.choice(verbs):
-            case "configure":
-                others = [name for name in self.world.topics if name > topic]
-                return ask.Configure(node, request, chance.rare_setting(rng, others))
-            case "renew_all":
-                return ask.RenewAll(node, request)
-            case "abandon_all" if rng.random() < 0.5:
-                return ask.AbandonAll(node, request)
-            case "clear" if rng.random() < 0.4:
-                return ask.Clear(node, request)
-            case "abandon":
-                receiver = rng.choice([None, *durable])
-                return ask.Abandon(node, request, rng.choice(live), receiver)
-            case "renew":
-                return ask.Renew(node, request, rng.choice(live), rng.choice([None, *durable]))
-            case "seek":
-                return self.seek(rng.choice(durable), request, live)
-            case "delete" if rng.random() < 0.5:
-                return ask.DeleteReceiver(node, request, rng.choice(durable))
-        return None
+        roll = rng.random()
+        if roll < 0.3:
+            others = [name for name in self.world.topics if name > topic]
+            return ask.Configure(node, request, chance.rare_setting(rng, others))
+        if roll < 0.55:
+            return self.sweep(request)
+        if roll < 0.75 and live:
+            kind = rng.choice((ask.Renew, ask.Renew, ask.Abandon))
+            return kind(node, request, rng.choice(live), rng.choice([None, *durable]))
+        return self.move(request, durable, live)
+
+    def sweep(self, request: int) -> Any:
+        rng = self.world.rng
+        kinds = (ask.RenewAll, ask.RenewAll, ask.RenewAll, ask.AbandonAll, ask.Clear)
+        return rng.choice(kinds)(self.node, request)
+
+    def move(self, request: int, durable: list[str], live: list[int]) -> Any:
+        rng, node = self.world.rng, self.node
+        if not durable or rng.random() < 0.1:
+            wanted = chance.interests(rng)
+            return ask.CreateReceiver(node, request, rng.choice(chance.NAMES), wanted)
+        if rng.random() < 0.25:
+            return ask.DeleteReceiver(node, request, rng.choice(durable))
+        return self.seek(rng.choice(durable), request, live)
 
     def seek(self, name: str, request: int, live: list[int]) -> ask.Seek:
         rng = self.world.rng

@@ -4,10 +4,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from asterism import commands as ask
-from asterism.actors.shard import FORWARDER, Shard, TopicEffect
+from asterism.actors.shard import Shard, TopicEffect
 from asterism.actors.topic import TopicActor
-from asterism.commands import ForwardSettled, Publish
+from asterism.commands import ForwardSettled
 from asterism.effects import Effect, Forward
 from asterism.settings import TopicSettings
 from asterism.storage.records import unpack
@@ -113,6 +112,3 @@ class Worker:
 
     def close(self) -> None:
         self.store.close()
-
-
-__all__ = ["FORWARDER", "Killed", "Publish", "Worker", "ask"]

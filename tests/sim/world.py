@@ -9,11 +9,10 @@ from random import Random
 from typing import Any
 
 from asterism import commands as ask
-from asterism.message import Status
 from asterism.settings import DropOld, TopicSettings
 from tests.sim import chance
 from tests.sim.auditor import Auditor, Step
-from tests.sim.clients import Client, Consumer, Publisher, Seat
+from tests.sim.clients import Client, Consumer, Publisher, Seat, Shouter
 from tests.sim.leftovers import leftovers
 from tests.sim.liveness import check_nothing_is_owed
 from tests.sim.model import State, Violation
@@ -84,6 +83,8 @@ class World:
         rng = self.rng
         for number in range(rng.randint(1, 3)):
             self.clients.append(Publisher(self, f"pub{number}", rng.choice(self.topics)))
+        if rng.random() < 0.2:
+            self.clients.append(Shouter(self, "shouter"))
         for number in range(rng.randint(1, 4)):
             seats = [self._seat(index + 1) for index in range(rng.choice((1, 1, 2)))]
             self.clients.append(Consumer(self, f"con{number}", seats))
@@ -186,7 +187,7 @@ class World:
                 raise topic.fail(f"something is due at {due_ms}, scheduled is {scheduled_ms}")
 
     def drops_old(self) -> bool:
-        """With an old backlog to drop from, time must be told first, or nobody knows what is old."""
+        """Where the oldest is dropped, time is told first: what expired is not the oldest."""
         return any(isinstance(t.settings.overflow, DropOld) for t in self.auditor.topics.values())
 
     def probe(self) -> list[Step]:
@@ -338,6 +339,3 @@ class World:
             lost = (client.producer, number) in ledger.lost
             if not (late or lost or (client.producer, number) in live):
                 raise Violation(f"{client.name} never heard of number {number}: {known}")
-
-
-__all__ = ["Status", "World"]

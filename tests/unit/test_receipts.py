@@ -225,6 +225,18 @@ def test_at_expiry_a_failure_for_good_is_failed(restarts: bool, settings: dict[s
     assert outcome(broker) == ("failed", {"a": "failed"})
 
 
+def test_at_expiry_a_failure_outweighs_those_who_were_done() -> None:
+    broker = CoreBroker()
+    broker.subscribe(A, name="a")
+    broker.subscribe(B, name="b")
+    sequence = broker.publish(receipt=True, expires_ms=START_MS + 5_000, max_receivers=None)
+    broker.processed(sequence, node=A)
+    broker.failed(sequence, node=B)
+    broker.advance(5_000)
+    # A final failure is `failed` to the publisher, as it is for an online message.
+    assert outcome(broker) == ("failed", {"a": "processed", "b": "failed"})
+
+
 @every_kind
 @pytest.mark.parametrize("out", [False, True], ids=["waiting", "in flight"])
 def test_what_overflow_drops_is_dropped(kind: Kind, out: bool) -> None:

@@ -114,6 +114,18 @@ def test_a_group_that_is_not_durable_leaves_no_rows() -> None:
         assert list(broker.rows.scan(*broker.actor.keys.range_of(row_kind))) == []
 
 
+def test_a_receiver_that_lives_with_its_connection_writes_no_rows_for_what_it_did() -> None:
+    broker = CoreBroker()
+    broker.subscribe()
+    sequences = [broker.publish(**EVERY) for _ in range(3)]
+    for sequence in reversed(sequences):
+        broker.processed(sequence)
+        assert list(broker.rows.scan(*broker.actor.keys.range_of("x"))) == []
+    broker.detach()
+    for row_kind in "rfdxw":
+        assert list(broker.rows.scan(*broker.actor.keys.range_of(row_kind))) == []
+
+
 def test_a_restart_leaves_no_rows_of_receivers_that_lived_with_their_connection(rows: Rows) -> None:
     broker = CoreBroker(rows, max_attempts=2)
     broker.subscribe(name="durable")
