@@ -213,10 +213,11 @@ class Dispatch(Retry):
         fared = [
             unpack(row, 6)[1] for _, row in self.rows.scan(*self.keys.fared_all(message.sequence))
         ]
-        if status_name(Status.FAILED) in fared:
-            return FAILED
-        done = [status for status in fared if status != status_name(Status.WAITING)]
-        return OK if done and message.header.max_receivers is None else EXPIRED
+        failed, waiting = status_name(Status.FAILED), status_name(Status.WAITING)
+        done = any(status not in (failed, waiting) for status in fared)
+        if done and message.header.max_receivers is None:
+            return OK
+        return FAILED if failed in fared else EXPIRED
 
     # --- sending ----------------------------------------------------------------------------
 
@@ -233,6 +234,8 @@ class Dispatch(Retry):
         delivery.status = _SENT
         if message.sequence == self.current:
             self.current_sent = True
+            self.under_way = message.sequence
+            self.head_dirty = True
         if number == WORK:
             self.send_order(delivery, receiver, now_ms)
             return

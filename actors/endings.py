@@ -122,13 +122,13 @@ class Endings(TopicState):
         """A unique topic may take this payload again. The message's row is still there."""
         if not self.settings.unique:
             return
-        if message.kind == MEMORY_KIND:
-            self.digests.pop(digest_of(self.payload_of(message)), None)
-            return
-        key = self.keys.payload_digest(digest_of(self.payload_of(message)))
-        row = self.rows.get(key)
-        if row is not None and int.from_bytes(row, "big") == message.sequence:
-            self.rows.delete(key)
+        digest = digest_of(self.payload_of(message))
+        if message.kind != MEMORY_KIND:
+            self.rows.delete(self.keys.payload_digest(digest, message.sequence))
+        elif digest in self.digests:
+            self.digests[digest].discard(message.sequence)
+            if not self.digests[digest]:
+                del self.digests[digest]
 
     # --- the log ----------------------------------------------------------------------------
 
@@ -139,6 +139,9 @@ class Endings(TopicState):
             or message.header.max_receivers is not None
             or self.settings.history != "none"
         )
+
+    def is_interested(self, receiver: Receiver, message: Message) -> bool:
+        return receiver.number in self.receivers.audience(message.header.subjects)
 
     def places_of(self, message: Message) -> Places:
         """Who has, or had, a message with ``max_receivers``."""
@@ -209,6 +212,13 @@ class Endings(TopicState):
             self.resolved_current(message.sequence)
             for number, held_back in places.held_back.items():
                 self.release_receiver_key(held_back, self.receivers.by_number[number])
+        self.forget_idle_places(message.sequence)
+
+    def forget_idle_places(self, sequence: int) -> None:
+        """Places that nobody fills or waits for now are read from their rows when needed again."""
+        places = self.places.get(sequence)
+        if places is not None and not places.out and not places.held_back:
+            del self.places[sequence]
 
     def has_parked(self, sequence: int) -> bool:
         """Is a delivery of this log message parked, or renewed and not yet done?"""
@@ -234,6 +244,7 @@ class Endings(TopicState):
                 other.window.push(delivery)
                 # Before the one that gave it back, which may be hungry already.
                 self.hungry = {other: None} | self.hungry
+        self.forget_idle_places(message.sequence)
 
     def release_receiver_key(self, delivery: Delivery, receiver: Receiver) -> None:
         key = delivery.message.header.ordering_key
@@ -398,13 +409,19 @@ class Endings(TopicState):
         if self.current == sequence:
             self.current = None
             self.current_for.clear()
+            self.nothing_under_way()
+
+    def nothing_under_way(self) -> None:
+        if self.under_way:
+            self.under_way = 0
+            self.head_dirty = True
 
     def current_done_by(self, message: Message, receiver: int) -> None:
         if self.current == message.sequence:
             self.current_for.discard(receiver)
             # With ``max_receivers`` it is resolved by its verdict, and not before.
             if not self.current_for and message.header.max_receivers is None:
-                self.current = None
+                self.resolved_current(message.sequence)
 
 
 def status_name(status: Status) -> str:

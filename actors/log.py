@@ -300,6 +300,10 @@ class Log:
         for aside in receiver.locks.drain():
             if aside.message.kind != LOG_KIND:
                 receiver.copies.push(aside)
+        for held in receiver.held.values():  # online copies that are out keep their key
+            key = held.message.header.ordering_key
+            if key is not None and held.message.copies is not None:
+                receiver.locks.admits(key, held.sequence)
 
 
 def _rank_of_step(step: _Step) -> int:

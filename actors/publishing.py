@@ -20,6 +20,7 @@ from asterism.storage.keys import (
     NONE_RANK,
     POOL,
     WORK,
+    number_at_end,
     rank_of,
 )
 from asterism.storage.records import DELAYED, HAS_DUE, HAS_PRODUCER, NATURAL, PLACED, encode_fields
@@ -104,8 +105,8 @@ class Publishing(Dispatch):
 
     def check_unique(self, payload: bytes, itself: int | None) -> None:
         digest = digest_of(payload)
-        row = self.rows.get(self.keys.payload_digest(digest))
-        if digest in self.digests or (row is not None and int.from_bytes(row, "big") != itself):
+        stored = self.rows.scan(*self.keys.payload_digests(digest))
+        if digest in self.digests or any(number_at_end(key) != itself for key, _ in stored):
             raise PeerError("duplicate", "a live message has this payload")
 
     def make_room(self, now_ms: int) -> None:
@@ -186,9 +187,9 @@ class Publishing(Dispatch):
     def remember_payload(self, payload: bytes, sequence: int, kind: int) -> None:
         digest = digest_of(payload)
         if kind == MEMORY_KIND:
-            self.digests[digest] = sequence
+            self.digests.setdefault(digest, set()).add(sequence)
         else:
-            self.rows.put(self.keys.payload_digest(digest), sequence.to_bytes(8, "big"))
+            self.rows.put(self.keys.payload_digest(digest, sequence), b"")
 
     def place_durable(self, message: Message, payload: bytes, now_ms: int) -> None:
         header, sequence = message.header, message.sequence
@@ -392,31 +393,31 @@ class Publishing(Dispatch):
         """Says what has become of messages, and sends the receipts of the others here."""
         producer: Producer = self.producers.get(command.producer)
         producer.node = command.node
-        body: dict[str, object] = {}
         outcomes: list[object] = []
-        for number in command.numbers:
+        for index, number in enumerate(command.numbers):
+            sequence = command.sequences[index] if command.sequences else 0
             found = self.outcomes.find(
                 command.producer, number, self.settings.receipt_ttl_ms, now_ms
             )
             if found is not None:
                 outcomes.append([number, *found])
             else:
-                outcomes.append(
-                    [number, "pending" if self.is_pending(producer, number) else "unknown", {}]
-                )
-        body["outcomes"] = outcomes
-        self.effects.append(Reply(command.node, command.request, body))
+                pending = self.is_pending(producer, number, sequence)
+                outcomes.append([number, "pending" if pending else "unknown", {}])
+        self.effects.append(Reply(command.node, command.request, {"outcomes": outcomes}))
 
-    def is_pending(self, producer: Producer, number: int) -> bool:
+    def is_pending(self, producer: Producer, number: int, sequence: int) -> bool:
         for first, results in producer.answers.items():
             if first <= number < first + len(results):
-                sequence = results[number - first]
-                if not isinstance(sequence, int):
-                    return False
-                return (
-                    sequence in self.memory
-                    or self.rows.get(self.keys.pool(sequence)) is not None
-                    or self.rows.get(self.keys.log(sequence)) is not None
-                )
-        # Its answer was settled and forgotten; without an outcome it is still under way.
-        return 0 < number <= producer.high
+                result = results[number - first]
+                return isinstance(result, int) and self.is_live(result)
+        # Its answer was settled and forgotten: only the publisher can know its sequence now.
+        return 0 < number <= producer.high and (sequence == 0 or self.is_live(sequence))
+
+    def is_live(self, sequence: int) -> bool:
+        """Is there a message of this sequence, of whatever kind and in whatever state?"""
+        return (
+            sequence in self.memory
+            or self.rows.get(self.keys.pool(sequence)) is not None
+            or self.rows.get(self.keys.log(sequence)) is not None
+        )

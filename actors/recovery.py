@@ -7,7 +7,7 @@ ordered from the work queue is still ordered, under its old deadline.
 
 from itertools import islice
 
-from asterism.actors.delivery import POOL_KIND, Delivery
+from asterism.actors.delivery import POOL_KIND, Delivery, Message
 from asterism.actors.leases import Page
 from asterism.actors.pool import message_of
 from asterism.actors.receivers import Receiver
@@ -16,9 +16,18 @@ from asterism.limits import MARKS_MAX
 from asterism.message import Status
 from asterism.rows import Rows
 from asterism.settings import TopicSettings, overrides_from_plain
-from asterism.storage.keys import FIRST_RECEIVER, POOL, WORK, number_at_end, read_due
+from asterism.storage.keys import (
+    FIRST_RANK,
+    FIRST_RECEIVER,
+    POOL,
+    WORK,
+    number_at_end,
+    rank_of,
+    read_due,
+)
 from asterism.storage.records import (
     DRAFT,
+    NATURAL,
     PARKED,
     PLACED,
     PageRecord,
@@ -39,8 +48,11 @@ def recover(name: str, number: int, rows: Rows, defaults: TopicSettings) -> Topi
     _read_receivers(actor)
     _read_pages(actor)
     _read_times(actor)
+    actor.keep_payload_index()
     if actor.pool_held:
         actor.pool.frontier = 0
+    if actor.settings.blocking and actor.under_way:
+        _go_on_with(actor, actor.under_way)
     actor.outbox_next = 0
     actor.next_sweep_ms = 0
     return actor
@@ -137,6 +149,37 @@ def _is_owed(actor: TopicActor, receiver: Receiver, sequence: int) -> bool:
     if exception is not None:
         return decode_exception(exception)[0] == PLACED
     return sequence >= receiver.floor and rows.get(keys.done(number, sequence)) is None
+
+
+def _go_on_with(actor: TopicActor, sequence: int) -> None:
+    """What a blocking topic had sent before it ended comes first: nothing may overtake it."""
+    delivery = actor.pool_delivery(sequence)
+    if delivery is not None:
+        row = actor.rows.get(actor.keys.pool(sequence))
+        if row is not None and row[0] in (NATURAL, PLACED) and delivery.page is None:
+            attempts, holder = actor.returned(POOL, sequence)
+            delivery.attempts = max(delivery.attempts, attempts)
+            delivery.holder = holder or delivery.holder
+            actor.store_place(delivery, FIRST_RANK)
+        return
+    message = actor.log_message(sequence)
+    if message is not None:
+        for receiver in list(actor.receivers.by_name.values()):
+            if _is_owed(actor, receiver, sequence) and actor.is_interested(receiver, message):
+                _go_on_in_log(actor, receiver, message)
+
+
+def _go_on_in_log(actor: TopicActor, receiver: Receiver, message: Message) -> None:
+    attempts, holder = actor.returned(receiver.number, message.sequence)
+    rank = rank_of(message.header.priority, message.sequence)
+    delivery = Delivery(message, rank, attempts)
+    delivery.holder = holder
+    exception = actor.rows.get(actor.keys.exception(receiver.number, message.sequence))
+    if exception is not None:
+        _, delivery.rank, counted = decode_exception(exception)
+        delivery.attempts = max(attempts, counted)
+        delivery.placed = True
+    actor.place_in_log(delivery, receiver, FIRST_RANK)
 
 
 def _count_parked(actor: TopicActor) -> None:

@@ -162,8 +162,10 @@ class Retry(Endings):
             if message.kind == POOL_KIND:
                 self.write_pool_row(delivery, PLACED if delivery.placed else NATURAL, delivery.rank)
                 self.oldest_pool.note(delivery.sequence)
-            elif message.kind == LOG_KIND and receiver.durable:
-                self.place_in_log(delivery, receiver, delivery.rank)
+            elif message.kind == LOG_KIND:
+                self.free_place(message, receiver)
+                if receiver.durable:
+                    self.place_in_log(delivery, receiver, delivery.rank)
             heappush(self.pausing, (due_ms, next(self.ties), delivery))
         elif message.kind == POOL_KIND:
             self.pause_on_disk(delivery, due_ms)

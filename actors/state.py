@@ -34,7 +34,8 @@ from asterism.storage.records import (
 
 _HEAD_FIELDS = (
     "next_sequence", "pool_held", "log_held", "drafting", "parked", "completed", "asked",
-    "next_outbox", "last_expiry_ms", "listed", "forward_generation", "forwarded",
+    "next_outbox", "last_expiry_ms", "listed", "forward_generation", "indexed",
+    "under_way", "forwarded",
 )  # fmt: skip
 
 SAMPLE_MS = 1_000
@@ -127,6 +128,8 @@ class TopicState:
         self.next_outbox = 1
         self.last_expiry_ms = 0  # of the messages that expire in sequence order
         self.listed = 0  # the work queue was used: 1 until it is cleared
+        self.indexed = int(self.settings.unique)  # the payloads of live messages have their rows
+        self.under_way = 0  # a blocking topic's message that went out and is not resolved; 0: none
         self.head_dirty = True
         self.marks_at = 0  # the sequence at which the marks in the head are raised next
 
@@ -142,7 +145,7 @@ class TopicState:
         self.memory: dict[int, Message] = {}
         self.ties = count()  # of equal times in a heap, the first come goes first
         self.pausing: list[tuple[int, int, Delivery]] = []  # retries and delays kept in memory
-        self.digests: dict[bytes, int] = {}  # payloads of memory messages on a unique topic
+        self.digests: dict[bytes, set[int]] = {}  # payloads of memory messages on a unique topic
         self.expiry_cursor = {"m": 0, "l": 0}
         self.next_expiry_ms: dict[str, int | None] = {"m": None, "l": None}
         self.next_due_row_ms: int | None = None

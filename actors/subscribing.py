@@ -75,11 +75,16 @@ class Subscribing(Publishing):
     def set_timeouts(
         self, receiver: Receiver, sent_ms: int | None, received_ms: int | None
     ) -> None:
-        if sent_ms is not None or received_ms is not None:
+        """Takes over the timeouts that were given; they hold for what is out already, too."""
+        if sent_ms is None and received_ms is None:
+            return
+        if sent_ms is not None:
             receiver.sent_timeout_ms = sent_ms
+        if received_ms is not None:
             receiver.received_timeout_ms = received_ms
-            if receiver.durable:
-                self.write_receiver(receiver)
+        if receiver.durable:
+            self.write_receiver(receiver)
+        self.pages.settings_changed()
 
     def renew_interests(self, receiver: Receiver) -> None:
         """A receiver is interested in whatever one of its endpoints is."""

@@ -16,8 +16,8 @@ from heapq import heappop
 from typing import Any
 
 from asterism import commands as ask
-from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, POOL_KIND, Delivery
-from asterism.actors.endings import DROPPED, digest_of
+from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, POOL_KIND, Delivery, Message
+from asterism.actors.endings import DROPPED, FAILED
 from asterism.actors.pool import message_of
 from asterism.actors.receivers import Receiver
 from asterism.actors.state import SWEEP_MS
@@ -129,9 +129,19 @@ class TopicActor(WorkQueue):
             if message.kind == MEMORY_KIND and self.memory.get(message.sequence) is not message:
                 continue
             if receiver is None:
-                self.enter_memory(message, now_ms)
+                self._due_in_memory(message, now_ms)
             elif self._is_current_delivery(delivery, receiver):
                 self.wait_again(delivery, receiver)
+
+    def _due_in_memory(self, message: Message, now_ms: int) -> None:
+        """A delayed push or online message may go; a push that nobody wants by now has failed."""
+        if message.copies is None:
+            try:
+                self.check_receiver(message.header)
+            except PeerError:
+                self.end_single(Delivery(message, 0), FAILED, now_ms)
+                return
+        self.enter_memory(message, now_ms)
 
     def _is_current_delivery(self, delivery: Delivery, receiver: Receiver) -> bool:
         """Is a delivery that paused still what its receiver is owed?"""
@@ -314,9 +324,17 @@ class TopicActor(WorkQueue):
         count = len(self.receivers.by_number)
         self.marks_at = self.next_sequence + max(FLOOR_LAG_MAX, 10 * count, len(self.pool.live))
         self.pool.raise_low_sequence(self.next_sequence)
+        self._raise_expiry_cursor("m", self.keys.pool)
+        self._raise_expiry_cursor("l", self.keys.log)
         for receiver in self.receivers.by_name.values():
             if receiver.durable and self.next_sequence - receiver.floor > FLOOR_LAG_MAX:
                 self.log.settle(receiver, self.next_sequence)
+
+    def _raise_expiry_cursor(self, kind: str, key_of: Callable[[int], bytes]) -> None:
+        """The next walk of expiry begins at the oldest message that is there."""
+        high = self.keys.range_of(kind)[1]
+        first = next(iter(self.rows.scan(key_of(self.expiry_cursor[kind]), high)), None)
+        self.expiry_cursor[kind] = self.next_sequence if first is None else number_at_end(first[0])
 
     # --- the topic itself -------------------------------------------------------------------
 
@@ -338,31 +356,40 @@ class TopicActor(WorkQueue):
         self._settings_changed(before, settings)
 
     def _settings_changed(self, before: TopicSettings, after: TopicSettings) -> None:
-        if after.unique and not before.unique:
-            self._index_payloads()
-        if before.unique and not after.unique:
-            self.rows.delete_range(*self.keys.range_of("u"))
-            self.digests.clear()
+        self.keep_payload_index()
         if before.draft_timeout_ms != after.draft_timeout_ms:
             self._move_drafts(after.draft_timeout_ms)
         self.pages.settings_changed()
         if before.blocking != after.blocking:
             self.current = None
             self.current_for.clear()
+            self.nothing_under_way()
         # Whatever held deliveries back may hold them back no longer.
         for receiver in self.receivers.by_number.values():
             if receiver.credit:
                 self.hungry[receiver] = None
 
+    def keep_payload_index(self) -> None:
+        """The topic became unique, or is it no longer: here, or by the broker's defaults."""
+        if self.settings.unique == bool(self.indexed):
+            return
+        self.indexed = int(self.settings.unique)
+        self.head_dirty = True
+        if self.settings.unique:
+            self._index_payloads()
+        else:
+            self.rows.delete_range(*self.keys.range_of("u"))
+            self.digests.clear()
+
     def _index_payloads(self) -> None:
-        """The topic becomes unique: what it holds already counts."""
+        """What the topic holds already counts."""
         for kind in "ml":
             for key, row in list(self.rows.scan(*self.keys.range_of(kind))):
                 record = decode_record(row)
                 if record.state != DRAFT:
                     self.remember_payload(record.payload, number_at_end(key), POOL_KIND)
         for message in self.memory.values():
-            self.digests[digest_of(self.payload_of(message))] = message.sequence
+            self.remember_payload(self.payload_of(message), message.sequence, MEMORY_KIND)
 
     def _move_drafts(self, timeout_ms: int) -> None:
         for key, _ in list(self.rows.scan(*self.keys.range_of("t"))):
@@ -467,6 +494,7 @@ class TopicActor(WorkQueue):
         self._returned_pages.clear()
         self.current = None
         self.current_for.clear()
+        self.nothing_under_way()
         self.fed.clear()
         self.pool_held = self.log_held = self.drafting = self.parked = self.completed = 0
         self.asked = self.listed = self.last_expiry_ms = 0

@@ -69,14 +69,23 @@ class Publish(Request):
 
 @dataclass(frozen=True, slots=True)
 class AwaitReceipts(Request):
-    """Asks again for receipts of messages published by ``producer``; a new connection may."""
+    """Asks again for receipts of messages published by ``producer``; a new connection may.
+
+    ``sequences``, where given, are those that the messages were accepted under: with them the
+    broker can tell a message that is under way from one whose outcome is no longer kept.
+    """
 
     producer: bytes
     numbers: tuple[int, ...]
+    sequences: tuple[int, ...] = ()
 
     def check(self) -> None:
         checks.octets("producer", self.producer, limits.PRODUCER_ID_BYTES, limits.PRODUCER_ID_BYTES)
         _numbers("numbers", self.numbers)
+        if self.sequences:
+            _numbers("sequences", self.sequences)
+            if len(self.sequences) != len(self.numbers):
+                raise PeerError("bad_request", "sequences and numbers differ in length")
 
 
 # --- receiving --------------------------------------------------------------------------------
@@ -114,7 +123,7 @@ class Subscribe(Request):
 
 @dataclass(frozen=True, slots=True)
 class CreateReceiver(Request):
-    """Makes a durable receiver with nobody on it yet; its backlog begins now."""
+    """Makes a durable receiver with nobody on it yet; it is owed every live match."""
 
     name: str
     interests: tuple[str, ...]

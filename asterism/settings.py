@@ -12,6 +12,7 @@ from asterism import checks, limits
 from asterism.errors import PeerError
 
 DAY_MS: Final = 86_400_000
+RECEIPT_TTL_MS_MAX: Final = 7 * DAY_MS  # an outcome is looked for in one place per ten minutes
 TIMEOUT_MS_MAX: Final = 366 * DAY_MS
 # A hundred years: a time to live is added to a clock, and the sum must stay under TIME_MS_MAX.
 TTL_MS_MAX: Final = 36_525 * DAY_MS
@@ -91,6 +92,15 @@ def _timeout(name: str, value: object) -> None:
     checks.whole(name, value, 0, TIMEOUT_MS_MAX)
 
 
+def _deadline(name: str, value: object) -> None:
+    # One of 0 would have passed as it began: a delivery would go out again and again.
+    checks.whole(name, value, 1, TIMEOUT_MS_MAX)
+
+
+def _receipt_ttl(name: str, value: object) -> None:
+    checks.whole(name, value, 0, RECEIPT_TTL_MS_MAX)
+
+
 def _count(name: str, value: object) -> None:
     checks.whole(name, value, 1, limits.SEQUENCE_MAX)
 
@@ -125,8 +135,8 @@ _CHECKS: Final[dict[str, Callable[[str, object], None]]] = {
     "concurrency": _count,
     "unique": _flag,
     "draft_timeout_ms": _timeout,
-    "sent_timeout_ms": _timeout,
-    "received_timeout_ms": _timeout,
+    "sent_timeout_ms": _deadline,
+    "received_timeout_ms": _deadline,
     "max_attempts": _count,
     "max_deliveries": _count,
     "retry_backoff": _backoff,
@@ -136,7 +146,7 @@ _CHECKS: Final[dict[str, Callable[[str, object], None]]] = {
     "max_payload": lambda name, value: _void(checks.whole(name, value, 0, 512 * 1_048_576)),
     "history": _choice("none", "headers", "full"),
     "history_ttl_ms": _timeout,
-    "receipt_ttl_ms": _timeout,
+    "receipt_ttl_ms": _receipt_ttl,
     "dedicated": _flag,
 }
 _MAY_BE_NONE: Final = frozenset(

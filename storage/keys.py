@@ -22,7 +22,7 @@ given again, so a topic's rows are one range, and deleting the topic is deleting
        a  producer:16 first:u64                    answer to one publish of a producer
        o  bucket:u32 producer:16 number:u64        outcome of a receipt
        t  due_ms:u64 what:u8 list:u32 sequence:u64 something to do at a time
-       u  digest:16                                payload of a live message (unique topics)
+       u  digest:16 sequence:u64                   payload of a live message (unique topics)
        v  sequence:u64 receiver:u32                how a log message fared with a receiver
        b  number:u64                               message on its way to the dead-letter topic
        h  resolved_ms:u64 sequence:u64             history
@@ -46,6 +46,7 @@ FIRST_RECEIVER: Final = 16  # receivers are numbered from here
 
 PRIORITY_NONE: Final = 2**32 - 1  # sorts behind every priority
 POSITION_BITS: Final = 64
+FIRST_RANK: Final = 0  # before every message: no position is 0
 NONE_RANK: Final = PRIORITY_NONE << POSITION_BITS  # the least rank without a priority
 RANK_END: Final = (PRIORITY_NONE + 1) << POSITION_BITS  # above every rank
 
@@ -187,8 +188,12 @@ class TopicKeys:
     def due_until(self, now_ms: int) -> tuple[bytes, bytes]:
         return self._t, self._t + (now_ms + 1).to_bytes(8, "big")
 
-    def payload_digest(self, digest: bytes) -> bytes:
-        return self._u + digest
+    def payload_digest(self, digest: bytes, sequence: int) -> bytes:
+        return self._u + digest + sequence.to_bytes(8, "big")
+
+    def payload_digests(self, digest: bytes) -> tuple[bytes, bytes]:
+        low = self._u + digest
+        return low, low + b"\xff" * 9
 
     def fared(self, sequence: int, receiver: int) -> bytes:
         return self._v + sequence.to_bytes(8, "big") + receiver.to_bytes(4, "big")

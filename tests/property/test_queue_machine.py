@@ -179,9 +179,10 @@ class Queue:
             item.expires_ms = None  # or renewing it would be in vain
 
     def restart(self) -> None:
-        """What was out waits where it was; so does what a blocking topic had under way."""
+        """What was out waits where it was, and on a blocking topic it is still under way."""
         self.online = False
-        self.current = None
+        if self.current is not None and self.current.kind == "push":
+            self.current = None
         self.keys.clear()
         self.items = [item for item in self.items if item.kind != "push"]
         if self.out is not None:

@@ -44,5 +44,6 @@ def is_stuck(topic: Checking, message: Message, receiver: Receiver) -> bool:
     if fate is not None and fate.standing is not Standing.OWED:
         return False
     if message.state is State.KEPT:
-        return fate is not None and receiver.wants(message.header.subjects)
+        wanted = receiver.wanted_since(message.stamp, message.header.subjects)
+        return fate is not None and all(wanted)
     return topic.is_owed(message, receiver)

@@ -256,6 +256,7 @@ class World:
         for pause_ms in (chance.LONG_MS, DAY_MS, 8 * DAY_MS, chance.LONG_MS, 8 * DAY_MS):
             self.now_ms += pause_ms
             self._settle()
+            self._abandon_kept()
         # Some remains of what ended unseen are only found when they are read again.
         self.crash(Killed.SYNCED)
         self._settle()

@@ -72,7 +72,7 @@ KEYS: dict[str, tuple[Callable[..., bytes], tuple[st.SearchStrategy[Any], ...]]]
     "a": (TopicKeys.answer, (PRODUCERS, U64)),
     "o": (TopicKeys.outcome, (U32, PRODUCERS, U64)),
     "t": (TopicKeys.due, (U64, U8, U32, U64)),
-    "u": (TopicKeys.payload_digest, (PRODUCERS,)),
+    "u": (TopicKeys.payload_digest, (PRODUCERS, U64)),
     "v": (TopicKeys.fared, (U64, U32)),
     "b": (TopicKeys.outbox, (U64,)),
     "h": (TopicKeys.history, (U64, U64)),
