@@ -15,7 +15,15 @@ from typing import Any, Final, NamedTuple
 
 from asterism import checks
 from asterism.errors import PeerError
-from asterism.settings import TIMEOUT_MS_MAX, TTL_MS_MAX, Backoff, DropOld, RejectNew, TopicSettings
+from asterism.settings import (
+    RECEIPT_TTL_MS_MAX,
+    TIMEOUT_MS_MAX,
+    TTL_MS_MAX,
+    Backoff,
+    DropOld,
+    RejectNew,
+    TopicSettings,
+)
 
 PREFIX: Final = "ASTERISM_"
 CONFIG_VARIABLE: Final = "ASTERISM_CONFIG"  # the path of the file, where none is given
@@ -38,11 +46,11 @@ class ConfigError(Exception):
 # The user's name -> the field, and its least and most in milliseconds.
 _SECONDS: Final[dict[str, tuple[str, int, int]]] = {
     "draft_timeout": ("draft_timeout_ms", 0, TIMEOUT_MS_MAX),
-    "sent_timeout": ("sent_timeout_ms", 0, TIMEOUT_MS_MAX),
-    "received_timeout": ("received_timeout_ms", 0, TIMEOUT_MS_MAX),
+    "sent_timeout": ("sent_timeout_ms", 1, TIMEOUT_MS_MAX),
+    "received_timeout": ("received_timeout_ms", 1, TIMEOUT_MS_MAX),
     "default_ttl": ("default_ttl_ms", 1, TTL_MS_MAX),
     "history_ttl": ("history_ttl_ms", 0, TIMEOUT_MS_MAX),
-    "receipt_ttl": ("receipt_ttl_ms", 0, TIMEOUT_MS_MAX),
+    "receipt_ttl": ("receipt_ttl_ms", 0, RECEIPT_TTL_MS_MAX),
 }
 _USER_NAMES: Final = {field_name: name for name, (field_name, _, _) in _SECONDS.items()}
 TOPIC_NAMES: Final = tuple(_USER_NAMES.get(held.name, held.name) for held in fields(TopicSettings))

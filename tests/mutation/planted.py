@@ -178,7 +178,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a blocking topic sends nothing before the last message is resolved",
         "actors/dispatch.py",
-        "            if not self.send_current(now_ms) or self.current is not None:\n                return\n",
+        "            self.send_current(now_ms)\n            if self.current is not None:\n                return\n",
         "            if not self.send_current(now_ms):\n                return\n            self.current = None\n",
         TOPICS,
     ),

@@ -486,8 +486,10 @@ class Room:
                     self.doubt(letter, pair)
 
     def expire(self) -> None:
-        """The time of every message is over."""
+        """The time of every message is over; a push message has none, and waits for somebody."""
         for letter in list(self.letters.values()):
+            if letter.kind == "push":
+                continue
             done = letter.most is None and letter.done_by
             failed = any(pair.state == "parked" for pair in letter.all_pairs())
             self.end(letter, "failed" if failed else "ok" if done else "expired")

@@ -38,7 +38,7 @@ concurrency = 7
 unique = true
 draft_timeout = 1
 sent_timeout = 2.5
-received_timeout = 0
+received_timeout = 0.001
 max_attempts = 5
 max_deliveries = 9
 retry_backoff = { min = 0.1, max = 60 }
@@ -64,7 +64,7 @@ WHOLE_CONFIG = Config(
         unique=True,
         draft_timeout_ms=1_000,
         sent_timeout_ms=2_500,
-        received_timeout_ms=0,
+        received_timeout_ms=1,
         max_attempts=5,
         max_deliveries=9,
         retry_backoff=Backoff(100, 60_000),
@@ -110,7 +110,7 @@ def test_the_environment_may_set_every_key() -> None:
         "ASTERISM_TOPIC__UNIQUE": "true",
         "ASTERISM_TOPIC__DRAFT_TIMEOUT": "1",
         "ASTERISM_TOPIC__SENT_TIMEOUT": "2.5",
-        "ASTERISM_TOPIC__RECEIVED_TIMEOUT": "0",
+        "ASTERISM_TOPIC__RECEIVED_TIMEOUT": "0.001",
         "ASTERISM_TOPIC__MAX_ATTEMPTS": "5",
         "ASTERISM_TOPIC__MAX_DELIVERIES": "9",
         "ASTERISM_TOPIC__RETRY_BACKOFF__MIN": "0.1",
@@ -210,7 +210,7 @@ def test_a_variable_that_is_not_ours_is_not_looked_at() -> None:
         ),
         (
             {"topic": {"sent_timeout": -1}},
-            "here.toml: topic.sent_timeout must be from 0 to 31622400 seconds, not -1",
+            "here.toml: topic.sent_timeout must be from 0.001 to 31622400 seconds, not -1",
         ),
         (
             {"topic": {"default_ttl": 0}},

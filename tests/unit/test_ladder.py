@@ -12,28 +12,19 @@ from asterism.errors import ERRORS
 from asterism.message import decode_header
 from asterism.settings import RejectNew
 from tests.support.core import START_MS, CoreBroker, header
+from tests.support.kinds import (
+    ALL,
+    ONE,
+    ONLINE,
+    PUSH,
+    Kind,
+    across_restarts,
+    come_back,
+    durable_kinds,
+    every_kind,
+)
 
 A, B, C = b"node-a", b"node-b", b"node-c"
-
-ONE = pytest.param({"max_receivers": 1}, id="durable-one")
-TWO = pytest.param({"max_receivers": 2}, id="durable-two")
-ALL = pytest.param({"max_receivers": None}, id="durable-all")
-PUSH = pytest.param({"mode": "push"}, id="push")
-ONLINE = pytest.param({"mode": "online"}, id="online")
-
-durable_kinds = pytest.mark.parametrize("kind", [ONE, TWO, ALL])
-every_kind = pytest.mark.parametrize("kind", [ONE, TWO, ALL, PUSH, ONLINE])
-across_restarts = pytest.mark.parametrize("restarts", [False, True], ids=["alive", "restarted"])
-
-Kind = dict[str, Any]
-
-
-def come_back(broker: CoreBroker, restarts: bool, **subscribe: Any) -> None:
-    """Where the test is of a restart: the worker is killed, and the receiver comes again."""
-    if restarts:
-        broker.restart()
-        broker.tick()
-        broker.subscribe(**subscribe)
 
 
 def counts(broker: CoreBroker) -> dict[str, int]:
@@ -538,8 +529,6 @@ def order_of_finishing(broker: CoreBroker, count: int) -> list[bytes]:
 @every_kind
 @across_restarts
 def test_what_was_unreachable_waits_behind_its_equals(kind: Kind, restarts: bool) -> None:
-    if restarts and "mode" in kind:
-        pytest.skip("kept in memory only")
     broker = CoreBroker()
     broker.subscribe(name="worker", credit=1)
     broker.publish_many([b"1", b"2", b"3"], **kind)
@@ -583,8 +572,6 @@ KEEPS_PLACE = pytest.mark.parametrize(
 def test_what_keeps_its_place_goes_first_again(
     settings: dict[str, Any], fields: dict[str, Any], kind: Kind, restarts: bool
 ) -> None:
-    if restarts and "mode" in kind:
-        pytest.skip("kept in memory only")
     broker = CoreBroker(**settings)
     broker.subscribe(name="worker", credit=1)
     broker.publish_many([b"1", b"2", b"3"], **fields, **kind)
@@ -602,8 +589,6 @@ def test_what_keeps_its_place_goes_first_again(
 @every_kind
 @across_restarts
 def test_the_attempt_count_rises_with_every_delivery(kind: Kind, restarts: bool) -> None:
-    if restarts and "mode" in kind:
-        pytest.skip("kept in memory only")
     broker = CoreBroker()
     broker.subscribe(name="worker")
     broker.publish(**kind)

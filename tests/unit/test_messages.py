@@ -12,29 +12,21 @@ from asterism.message import NEVER_MS, Mode, decode_header
 from asterism.settings import DAY_MS
 from asterism.subjects import split_subject
 from tests.support.core import START_MS, CoreBroker, header
+from tests.support.kinds import (
+    ALL,
+    ONE,
+    ONLINE,
+    PUSH,
+    TWO,
+    Kind,
+    across_restarts,
+    come_back,
+    durable_kinds,
+    every_kind,
+)
 
 A, B, C, D, E = (b"node-" + letter for letter in (b"a", b"b", b"c", b"d", b"e"))
 NAMES = {A: "a", B: "b", C: "c", D: "d", E: "e"}
-
-ONE = pytest.param({"max_receivers": 1}, id="durable-one")
-TWO = pytest.param({"max_receivers": 2}, id="durable-two")
-ALL = pytest.param({"max_receivers": None}, id="durable-all")
-PUSH = pytest.param({"mode": "push"}, id="push")
-ONLINE = pytest.param({"mode": "online"}, id="online")
-
-durable_kinds = pytest.mark.parametrize("kind", [ONE, TWO, ALL])
-every_kind = pytest.mark.parametrize("kind", [ONE, TWO, ALL, PUSH, ONLINE])
-across_restarts = pytest.mark.parametrize("restarts", [False, True], ids=["alive", "restarted"])
-
-Kind = dict[str, Any]
-
-
-def come_back(broker: CoreBroker, restarts: bool, **subscribe: Any) -> None:
-    """Where the test is of a restart: the worker is killed, and the receiver comes again."""
-    if restarts:
-        broker.restart()
-        broker.tick()
-        broker.subscribe(**subscribe)
 
 
 def finish_all(broker: CoreBroker, node: bytes = b"consumer") -> list[bytes]:
@@ -137,8 +129,6 @@ SIZES = [0, 1, limits.WINDOW_RECORD_BYTES_MAX, limits.WINDOW_RECORD_BYTES_MAX + 
 @across_restarts
 @pytest.mark.parametrize("size", SIZES)
 def test_payload_header_and_id_arrive_byte_for_byte(kind: Kind, restarts: bool, size: int) -> None:
-    if restarts and "mode" in kind:
-        pytest.skip("kept in memory only")
     broker = CoreBroker()
     broker.subscribe(name="worker", credit=0)
     payload = bytes(index * 7 % 256 for index in range(size))
@@ -563,8 +553,6 @@ def test_what_has_expired_when_it_is_published_reaches_nobody(kind: Kind) -> Non
 def test_priority_nought_goes_first_none_last_and_ties_go_by_age(
     kind: Kind, restarts: bool
 ) -> None:
-    if restarts and "mode" in kind:
-        pytest.skip("kept in memory only")
     broker = CoreBroker()
     broker.subscribe(name="worker", credit=0)
     for payload, priority in (
@@ -605,8 +593,6 @@ def test_priority_goes_over_all_kinds_of_messages_of_a_receiver() -> None:
 def test_a_delayed_message_is_delivered_at_its_time_and_not_before(
     kind: Kind, restarts: bool
 ) -> None:
-    if restarts and "mode" in kind:
-        pytest.skip("kept in memory only")
     broker = CoreBroker()
     broker.subscribe(name="worker")
     broker.publish(b"later", deliver_ms=START_MS + 5_000, **kind)

@@ -6,9 +6,7 @@ order in which it saw it, is the promise under test.
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +15,8 @@ from asterism import Backoff, PeerError, limits
 from asterism import commands as ask
 from asterism.rows import Rows
 from asterism.settings import DAY_MS
-from asterism.storage.memory import MemoryRows
-from asterism.storage.store import Store
 from tests.support.core import CoreBroker
+from tests.support.kinds import code_of
 
 PUSH: dict[str, Any] = {"mode": "push"}
 ONLINE: dict[str, Any] = {"mode": "online"}
@@ -30,19 +27,6 @@ DURABLE = {"one": ONE, "every": EVERY}
 
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 durable_kind = pytest.mark.parametrize("kind", DURABLE.values(), ids=DURABLE.keys())
-
-
-@pytest.fixture(params=["memory", "rocksdb"])
-def rows(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rows]:
-    if request.param == "memory":
-        yield MemoryRows()
-    else:
-        with Store(tmp_path / "store") as store:
-            yield store
-
-
-def code_of(refusal: pytest.ExceptionInfo[PeerError]) -> str:
-    return refusal.value.code
 
 
 def numbered(first: int, last: int) -> list[bytes]:

@@ -7,7 +7,7 @@ import pytest
 
 from asterism import Backoff, DropOld, PeerError, RejectNew
 from asterism.limits import SEQUENCE_MAX
-from asterism.settings import DAY_MS, TIMEOUT_MS_MAX, TTL_MS_MAX, TopicSettings
+from asterism.settings import DAY_MS, RECEIPT_TTL_MS_MAX, TIMEOUT_MS_MAX, TTL_MS_MAX, TopicSettings
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:
@@ -40,8 +40,8 @@ GOOD: dict[str, list[object]] = {
     "concurrency": [None, 1, SEQUENCE_MAX],
     "unique": [True, False],
     "draft_timeout_ms": [0, TIMEOUT_MS_MAX],
-    "sent_timeout_ms": [0, TIMEOUT_MS_MAX],
-    "received_timeout_ms": [0, TIMEOUT_MS_MAX],
+    "sent_timeout_ms": [1, TIMEOUT_MS_MAX],
+    "received_timeout_ms": [1, TIMEOUT_MS_MAX],
     "max_attempts": [1, SEQUENCE_MAX],
     "max_deliveries": [None, 1, SEQUENCE_MAX],
     "retry_backoff": [None, Backoff(0, 0), Backoff(1, TIMEOUT_MS_MAX)],
@@ -51,7 +51,7 @@ GOOD: dict[str, list[object]] = {
     "max_payload": [0, 512 * 1_048_576],
     "history": ["none", "headers", "full"],
     "history_ttl_ms": [0, TIMEOUT_MS_MAX],
-    "receipt_ttl_ms": [0, TIMEOUT_MS_MAX],
+    "receipt_ttl_ms": [0, RECEIPT_TTL_MS_MAX],
     "dedicated": [True, False],
 }
 BAD: dict[str, list[object]] = {
@@ -60,8 +60,8 @@ BAD: dict[str, list[object]] = {
     "concurrency": [0, -1, 1.0, SEQUENCE_MAX + 1, "1"],
     "unique": [None, 1],
     "draft_timeout_ms": [None, -1, 1.5, TIMEOUT_MS_MAX + 1],
-    "sent_timeout_ms": [None, -1, True, TIMEOUT_MS_MAX + 1],
-    "received_timeout_ms": [None, -1, "60", TIMEOUT_MS_MAX + 1],
+    "sent_timeout_ms": [None, 0, -1, True, TIMEOUT_MS_MAX + 1],
+    "received_timeout_ms": [None, 0, -1, "60", TIMEOUT_MS_MAX + 1],
     "max_attempts": [None, 0, SEQUENCE_MAX + 1],
     "max_deliveries": [0, SEQUENCE_MAX + 1],
     "retry_backoff": [5, Backoff(-1, 5), Backoff(5, 4), Backoff(0, TIMEOUT_MS_MAX + 1)],
@@ -71,7 +71,7 @@ BAD: dict[str, list[object]] = {
     "max_payload": [None, -1, 512 * 1_048_576 + 1],
     "history": [None, "all", False],
     "history_ttl_ms": [None, -1, TIMEOUT_MS_MAX + 1],
-    "receipt_ttl_ms": [None, -1, TIMEOUT_MS_MAX + 1],
+    "receipt_ttl_ms": [None, -1, RECEIPT_TTL_MS_MAX + 1],
     "dedicated": [None, "no"],
 }
 

@@ -2,7 +2,7 @@
 describe, clear, delete, history. The clock is the test's; the rows are memory or a real store.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ from asterism.message import NEVER_MS
 from asterism.rows import Rows
 from asterism.settings import DAY_MS, TopicSettings
 from asterism.storage.keys import STORE_NEXT, STORE_TOPIC, after, topic_prefix
-from asterism.storage.memory import MemoryRows
 from asterism.storage.records import unpack
 from asterism.storage.store import Store
 from tests.support.core import CoreBroker
+from tests.support.kinds import code_of
 
 PUSH: dict[str, Any] = {"mode": "push"}
 ONLINE: dict[str, Any] = {"mode": "online"}
@@ -30,19 +30,6 @@ DURABLE = {"one": ONE, "every": EVERY}
 
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 durable_kind = pytest.mark.parametrize("kind", DURABLE.values(), ids=DURABLE.keys())
-
-
-@pytest.fixture(params=["memory", "rocksdb"])
-def rows(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rows]:
-    if request.param == "memory":
-        yield MemoryRows()
-    else:
-        with Store(tmp_path / "store") as store:
-            yield store
-
-
-def code_of(refusal: pytest.ExceptionInfo[PeerError]) -> str:
-    return refusal.value.code
 
 
 # --- blocking ---------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The work queue (spec section 7, and what the HTTP door asks of it): every verb in every state."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,24 +10,10 @@ from asterism import commands as ask
 from asterism.message import NEVER_MS
 from asterism.rows import Rows
 from asterism.settings import DAY_MS
-from asterism.storage.memory import MemoryRows
-from asterism.storage.store import Store
 from tests.support.core import CoreBroker
+from tests.support.kinds import code_of
 
 Verb = Callable[[CoreBroker, int], object]
-
-
-@pytest.fixture(params=["memory", "rocksdb"])
-def rows(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rows]:
-    if request.param == "memory":
-        yield MemoryRows()
-    else:
-        with Store(tmp_path / "store") as store:
-            yield store
-
-
-def code_of(refusal: pytest.ExceptionInfo[PeerError]) -> str:
-    return refusal.value.code
 
 
 def outcome(broker: CoreBroker, verb: Verb, sequence: int) -> str:
