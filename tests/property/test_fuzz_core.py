@@ -190,7 +190,7 @@ def perform(broker: CoreBroker, topic: Any, command: Any) -> bool:
 
 
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
-@settings(max_examples=settings.default.max_examples // 2)  # type: ignore[union-attr]
+@settings(max_examples=settings().max_examples // 2)
 @given(data=st.data())
 def test_a_command_is_done_or_refused_with_nothing_done(
     kind: type[ask.Request], data: st.DataObject

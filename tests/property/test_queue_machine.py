@@ -229,6 +229,8 @@ class Queue:
         return place, item.due_ms, item.sequence
 
 
+LONGER = settings(max_examples=2 * settings().max_examples)
+
 kinds = st.sampled_from(["pool", "pool", "push", "log"])
 priorities = st.sampled_from([None, None, None, 0, 1, 2])
 # One priority a key: what a key promises across priorities is nobody's rule.
@@ -445,8 +447,8 @@ class QueueMachine(stateful.RuleBasedStateMachine):
 
 
 def test_a_queue_keeps_its_order_and_its_size_with_small_windows(small_limits: None) -> None:
-    stateful.run_state_machine_as_test(QueueMachine, settings=settings())
+    stateful.run_state_machine_as_test(QueueMachine, settings=LONGER)
 
 
 def test_a_queue_keeps_its_order_and_its_size() -> None:
-    stateful.run_state_machine_as_test(QueueMachine, settings=settings())
+    stateful.run_state_machine_as_test(QueueMachine, settings=LONGER)

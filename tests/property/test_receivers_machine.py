@@ -495,6 +495,10 @@ class Room:
             self.end(letter, "failed" if failed else "ok" if done else "expired")
 
 
+# Its histories are the most varied.
+LONGER = settings(max_examples=3 * settings().max_examples)
+
+
 def node_of(slot: int) -> bytes:
     return b"consumer-%d" % slot
 
@@ -878,8 +882,8 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
 
 
 def test_every_receiver_gets_what_it_is_owed_with_small_windows(small_limits: None) -> None:
-    stateful.run_state_machine_as_test(ReceiversMachine, settings=settings())
+    stateful.run_state_machine_as_test(ReceiversMachine, settings=LONGER)
 
 
 def test_every_receiver_gets_what_it_is_owed() -> None:
-    stateful.run_state_machine_as_test(ReceiversMachine, settings=settings())
+    stateful.run_state_machine_as_test(ReceiversMachine, settings=LONGER)

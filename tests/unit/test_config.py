@@ -375,7 +375,7 @@ def test_overflow_rejects_the_new_unless_told_otherwise() -> None:
 def test_seconds_become_the_nearest_millisecond_and_never_nothing(
     seconds: float, milliseconds: int
 ) -> None:
-    assert topic_overrides({"sent_timeout": seconds}) == {"sent_timeout_ms": milliseconds}
+    assert topic_overrides({"draft_timeout": seconds}) == {"draft_timeout_ms": milliseconds}
 
 
 @pytest.mark.parametrize("mapping", [None, 5, [], {"sent_timeout_ms": 5}, {1: 1}, {"topic": {}}])
@@ -393,7 +393,7 @@ def test_settings_are_shown_in_the_users_words() -> None:
         "unique": True,
         "draft_timeout": 1,
         "sent_timeout": 2.5,
-        "received_timeout": 0,
+        "received_timeout": 0.001,
         "max_attempts": 5,
         "max_deliveries": 9,
         "retry_backoff": {"min": 0.1, "max": 60},
