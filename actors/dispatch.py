@@ -12,7 +12,7 @@ from asterism.actors.receivers import Endpoint, Receiver
 from asterism.actors.retry import Retry
 from asterism.effects import Deliver, Delivered, Reply
 from asterism.message import Status
-from asterism.storage.keys import RANK_END, WORK
+from asterism.storage.keys import FIRST_RANK, POOL, RANK_END, WORK
 from asterism.storage.records import ONLY_PARKED, unpack
 
 _SENT = Status.SENT  # a member of an enumeration is slow to look up
@@ -365,7 +365,7 @@ class Dispatch(Retry):
         if delivery is not None:
             return delivery.waits and self.send_current_of_pool(delivery, now_ms)
         if self.rows.get(self.keys.pool(sequence)) is not None:
-            self.current = None  # it went from memory to disk: it is found again by its rank
+            self.put_current_first(sequence)
             return True
         sent = False
         for number in self.current_receivers(sequence):
@@ -374,6 +374,16 @@ class Dispatch(Retry):
                 own = self.own_current(receiver, sequence)
                 sent |= own is not None and self.serve_own(own, receiver, now_ms)
         return sent
+
+    def put_current_first(self, sequence: int) -> None:
+        """The message under way went from memory to disk: it is found again, ahead of all."""
+        self.current = None
+        delivery = self.pool_delivery(sequence)
+        if delivery is not None and self.current_sent:
+            attempts, holder = self.returned(POOL, sequence)
+            delivery.attempts = max(delivery.attempts, attempts)
+            delivery.holder = holder or delivery.holder
+            self.store_place(delivery, FIRST_RANK)
 
     def send_current_of_pool(self, delivery: Delivery, now_ms: int) -> bool:
         lane = self.pool.lane_of(delivery.message.header, delivery.message.kind == MEMORY_KIND)

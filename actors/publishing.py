@@ -23,7 +23,15 @@ from asterism.storage.keys import (
     number_at_end,
     rank_of,
 )
-from asterism.storage.records import DELAYED, HAS_DUE, HAS_PRODUCER, NATURAL, PLACED, encode_fields
+from asterism.storage.records import (
+    DELAYED,
+    HAS_DUE,
+    HAS_PRODUCER,
+    NATURAL,
+    ONLY_PARKED,
+    PLACED,
+    encode_fields,
+)
 
 
 class Publishing(Dispatch):
@@ -309,7 +317,8 @@ class Publishing(Dispatch):
             out = [
                 page_held
                 for receiver in self.receivers.by_number.values()
-                for page_held in receiver.held
+                for page_held, delivery in receiver.held.items()
+                if not delivery.message.flags & ONLY_PARKED  # such a one is not held any more
             ]
             assert out, "a topic that holds messages has one that waits or is out"
             self.drop(min(out), now_ms)

@@ -155,8 +155,11 @@ def _go_on_with(actor: TopicActor, sequence: int) -> None:
     """What a blocking topic had sent before it ended comes first: nothing may overtake it."""
     delivery = actor.pool_delivery(sequence)
     if delivery is not None:
+        if delivery.page is not None:  # ordered from the work queue, and still out
+            actor.current, actor.current_sent = sequence, True
+            return
         row = actor.rows.get(actor.keys.pool(sequence))
-        if row is not None and row[0] in (NATURAL, PLACED) and delivery.page is None:
+        if row is not None and row[0] in (NATURAL, PLACED):
             attempts, holder = actor.returned(POOL, sequence)
             delivery.attempts = max(delivery.attempts, attempts)
             delivery.holder = holder or delivery.holder

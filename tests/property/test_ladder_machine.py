@@ -16,7 +16,6 @@ The promises, each with its line in the model:
 """
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,7 +65,7 @@ class Job:
     seat: int = -1
     started_ms: int = 0
     own_deadline_ms: int | None = None  # asked for by its holder
-    step: int = 0  # orders what began at the same time
+    step: tuple[int, int] = (0, 0)  # orders what began at the same time
     sent: int = 0
     due_ms: int | None = None  # pauses until then
     reason: str = ""
@@ -150,14 +149,15 @@ class Ladder:
 
     # --- things that happen -------------------------------------------------------------------
 
-    def send(self, job: Job, slot: int) -> None:
+    def send(self, job: Job, slot: int, page: int) -> None:
         desk = self.desk_at(slot)
         assert desk is not None
         desk.seats[slot] -= 1
         job.attempts += 1
         job.desk, job.seat, job.status = desk, slot, SENT
         job.started_ms, job.own_deadline_ms = self.now_ms, None
-        job.step = job.sent = self.next()
+        job.sent = self.next()
+        job.step = (page, job.sent)
         if job.expect is SENT:
             self.end(job, "ok", SENT)
 
@@ -225,7 +225,7 @@ class Ladder:
             self.end(job, "ok", status)
         elif job.status is SENT:
             job.status, job.started_ms, job.own_deadline_ms = RECEIVED, self.now_ms, None
-            job.step = self.next()
+            job.step = (self.next(), 0)
         return None
 
     def late(self, desk: Desk, job: Job | None, status: Status) -> str | None:
@@ -246,7 +246,7 @@ class Ladder:
             self.unreachable(job)
         else:
             job.own_deadline_ms = self.now_ms + timeout_ms
-            job.step = self.next()
+            job.step = (self.next(), 0)
         return None
 
     def leave(self, slot: int) -> None:
@@ -347,31 +347,38 @@ class LadderMachine(stateful.RuleBasedStateMachine):
     def see(self) -> None:
         """What went out in this turn is what the model says, to those who have credit for it."""
         expected = self.model.going()
-        got: list[Job] = []
+        places: dict[int, int] = {}
         for effect in self.broker.effects:
             if isinstance(effect, Deliver):
-                got += self.see_deliver(effect)
-        assert sorted(job.sequence for job in got) == sorted(job.sequence for job in expected), (
-            f"sent {got}, should have sent {expected}"
+                places |= self.see_deliver(effect)
+        assert sorted(places) == sorted(job.sequence for job in expected), (
+            f"sent {sorted(places)}, should have sent {expected}"
         )
+        # What goes to one endpoint in one turn comes back together, push and durable apart.
+        pages: dict[tuple[int, bool], int] = {}
+        for job in expected:
+            slot = places[job.sequence]
+            page = pages.setdefault((slot, job.push), self.model.next())
+            self.model.send(job, slot, page)
         self.broker.inbox.clear()
 
-    def see_deliver(self, effect: Deliver) -> Iterator[Job]:
+    def see_deliver(self, effect: Deliver) -> dict[int, int]:
+        """Where each message of an effect went, after a look at whether it may."""
         slot = next(slot for slot in range(len(SLOTS)) if node_of(slot) == effect.node)
         desk = self.model.desk_at(slot)
         assert desk is not None, f"sent to {effect.node!r}, which is gone"
         assert effect.receiver == desk.name
         ranks = []
+        count = len(effect.deliveries)
+        assert count <= desk.seats[slot], f"{effect.node!r} was sent {count} without the credit"
         for delivered in effect.deliveries:
             job = self.model.jobs.get(delivered.sequence)
             assert job is not None, f"sent {delivered.sequence}, which is over"
             assert job.status is WAITING, f"sent {job}, which is held or parked"
-            assert desk.seats[slot] > 0, f"{effect.node!r} was sent {job} without credit"
             assert (delivered.attempt, delivered.payload) == (job.attempts + 1, job.payload)
             ranks.append(job.rank)
-            self.model.send(job, slot)
-            yield job
         assert ranks == sorted(ranks), f"{effect.node!r} was sent messages out of order"
+        return {delivered.sequence: slot for delivered in effect.deliveries}
 
     def pick(self, index: int) -> tuple[int, Job | None]:
         sequence = self.sequences[-1 - index % len(self.sequences)]

@@ -14,7 +14,7 @@ again. The promises, each with its line in the model:
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis import settings, stateful
 from hypothesis import strategies as st
@@ -216,6 +216,8 @@ class Queue:
         for item in sorted(due, key=self.order_of_dues):
             if item.state == "paused":
                 self.wait_again(item)
+            elif item.kind == "push" and not self.online:
+                self.end(item, "failed")  # nobody is there to take it
             else:
                 self.leave(item, "waiting")
         for item in over:
@@ -229,12 +231,32 @@ class Queue:
         return place, item.due_ms, item.sequence
 
 
+class Wish(NamedTuple):
+    """A message as somebody wants to publish it."""
+
+    kind: str
+    priority: int | None = None
+    key: tuple[str, int | None] | None = None
+    delay_ms: int = 0
+    ttl_ms: int | None = None
+    big: bool = False
+
+
 LONGER = settings(max_examples=2 * settings().max_examples)
 
 kinds = st.sampled_from(["pool", "pool", "push", "log"])
 priorities = st.sampled_from([None, None, None, 0, 1, 2])
 # One priority a key: what a key promises across priorities is nobody's rule.
 keys = st.sampled_from([None, None, None, ("k", None), ("q", 1)])
+wishes = st.builds(
+    Wish,
+    kind=kinds,
+    priority=priorities,
+    key=keys,
+    delay_ms=st.sampled_from([0, 0, 0, 5, 20]),
+    ttl_ms=st.sampled_from([None, None, None, 15, 60]),
+    big=st.booleans(),
+)
 tempers = {
     "blocking": st.sampled_from([False, False, False, True]),
     "overflow": st.one_of(
@@ -276,15 +298,12 @@ class QueueMachine(stateful.RuleBasedStateMachine):
 
     # --- publishers ---------------------------------------------------------------------------
 
-    @rule(
-        kind=kinds,
-        priority=priorities,
-        key=keys,
-        delay_ms=st.sampled_from([0, 0, 0, 5, 20]),
-        ttl_ms=st.sampled_from([None, None, None, 15, 60]),
-        big=st.booleans(),
-    )
-    def publish(
+    @rule(wished=st.lists(wishes, min_size=1, max_size=5))
+    def publish(self, wished: list[Wish]) -> None:
+        for wish in wished:
+            self.publish_one(*wish)
+
+    def publish_one(
         self,
         kind: str,
         priority: int | None,
@@ -342,6 +361,7 @@ class QueueMachine(stateful.RuleBasedStateMachine):
     def comes_back(self) -> None:
         self.connect()
 
+    @precondition(lambda self: self.model.items)
     @rule()
     def is_cut_off(self) -> None:
         self.broker.detach()
@@ -369,6 +389,7 @@ class QueueMachine(stateful.RuleBasedStateMachine):
 
     # --- the rest of the world ----------------------------------------------------------------
 
+    @precondition(lambda self: self.model.items)
     @rule(ms=st.sampled_from([1, 4, 5, 10, 20, 50]))
     def time_passes(self, ms: int) -> None:
         until = self.model.now_ms + ms
@@ -380,6 +401,7 @@ class QueueMachine(stateful.RuleBasedStateMachine):
         self.model.now_ms = until
         self.see()
 
+    @precondition(lambda self: self.model.items)
     @rule()
     def restart(self) -> None:
         self.broker.restart()

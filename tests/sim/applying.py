@@ -103,7 +103,7 @@ class Applying(Ledger):
         overflow = self.settings.overflow
         if isinstance(overflow, RejectNew) and self.least_held(now_ms) >= overflow.size:
             raise self.fail(f"a message was accepted over the overflow size {overflow.size}")
-        if self.settings.unique and self.twin_of(payload, strict=True) is not None:
+        if self.settings.unique and self.twin_of(payload) is not None:
             raise self.fail("a unique topic accepted a payload that it holds")
         if len(payload) > self.settings.max_payload:
             raise self.fail("a payload over the limit was accepted")
@@ -112,9 +112,9 @@ class Applying(Ledger):
         overflow = self.settings.overflow
         allowed = {
             "overflow": isinstance(overflow, RejectNew) and len(self.held()) >= overflow.size,
-            "duplicate": self.settings.unique and self.twin_of(payload, strict=False) is not None,
+            "duplicate": self.settings.unique and self.twin_of(payload) is not None,
             "too_large": len(payload) > self.settings.max_payload,
-            "no_receiver": header.mode is Mode.PUSH and not self.online_for(header),
+            "no_receiver": header.mode is Mode.PUSH and not self.is_wanted(header.subjects),
         }
         if not allowed.get(refusal.code, False):
             raise self.fail(f"a message was refused without cause: {refusal}")
@@ -127,17 +127,13 @@ class Applying(Ledger):
             for message in self.held()
         )
 
-    def twin_of(self, payload: bytes, strict: bool, itself: int = 0) -> Message | None:
-        """A live message with this payload; ``strict``: one that certainly counts."""
+    def twin_of(self, payload: bytes, itself: int = 0) -> Message | None:
+        """A live message with this payload."""
         for message in self.live.values():
-            if message.payload == payload and message.sequence != itself:
-                counts = message.was_unique and message.stamp >= self.unique_since
-                if message.state is not State.DRAFT and (counts or not strict):
-                    return message
+            counts = message.state is not State.DRAFT and message.sequence != itself
+            if counts and message.payload == payload:
+                return message
         return None
-
-    def online_for(self, header: Header) -> bool:
-        return any(r.endpoints and r.wants(header.subjects) for r in self.receivers.values())
 
     # --- subscribing ------------------------------------------------------------------------
 
@@ -152,9 +148,12 @@ class Applying(Ledger):
             receiver = self.receivers[told] = Receiver(told, durable, next(self.stamps))
         endpoint = Endpoint(command.node, command.endpoint, receiver, command.interests)
         receiver.endpoints[command.node, command.endpoint] = endpoint
-        if command.sent_timeout_ms is not None or command.received_timeout_ms is not None:
+        if command.sent_timeout_ms is not None:
             receiver.sent_timeout_ms = command.sent_timeout_ms
+        if command.received_timeout_ms is not None:
             receiver.received_timeout_ms = command.received_timeout_ms
+        if (command.sent_timeout_ms, command.received_timeout_ms) != (None, None):
+            self.move_deadlines()
         self.join_interests(receiver)
         endpoint.credit += command.credit
 
@@ -310,13 +309,18 @@ class Applying(Ledger):
         if message.kind.single:
             return self.late_single(message, receiver, status, now_ms)
         fate = message.fates.get(receiver)
-        returned = fate is not None and fate.standing is Standing.OWED and fate.attempts > 0
-        # Whether it still counts where interests have changed since is the broker's to say.
+        if fate is None or fate.standing is not Standing.OWED or fate.attempts == 0:
+            return EITHER
+        if status is not Status.PROCESSED or not self.has_place(message):
+            return EITHER
         always = all(receiver.wanted_since(message.stamp, message.header.subjects))
-        ignored = not always and any(refused == sequence for refused, _ in told)
-        if returned and status is Status.PROCESSED and self.has_place(message) and not ignored:
+        if always or message.header.max_receivers is None:
+            # Whether it still counts where interests have changed since is the broker's to say.
+            if not always and any(refused == sequence for refused, _ in told):
+                return EITHER
             self.done(message, receiver, now_ms)
             return None
+        fate.standing = Standing.OVER
         return EITHER
 
     def has_place(self, message: Message) -> bool:
@@ -364,8 +368,11 @@ class Applying(Ledger):
         merged = self.overrides | changes
         self.overrides = {name: value for name, value in merged.items() if name not in inherit}
         before, self.settings = self.settings, self.defaults.changed(self.overrides)
-        if self.settings.unique and not before.unique:
-            self.unique_since = next(self.stamps)
+        self.block_epoch += before.blocking != self.settings.blocking
+        self.move_deadlines()
+
+    def move_deadlines(self) -> None:
+        """Timeouts changed: they hold for what is out already, unless it asked for its own."""
         for out in self.out():
             if not out.extended:
                 out.deadline_ms = out.started_ms + self.timeout_ms(out.receiver, out.status)
@@ -438,7 +445,7 @@ class Applying(Ledger):
         message = self.live.get(command.sequence)
         if message is None or message.outs() or message.state is State.PARKED:
             raise self.fail("a message that is neither drafting nor waiting was set")
-        twin = self.twin_of(command.payload, strict=True, itself=command.sequence)
+        twin = self.twin_of(command.payload, command.sequence)
         if self.settings.unique and twin is not None:
             raise self.fail("a draft got a payload that the unique topic holds")
         old = message.header
@@ -452,9 +459,6 @@ class Applying(Ledger):
             message.stamp = message.order = next(self.stamps)
             message.accepted_ms = now_ms
         message.payload = command.payload
-        message.was_unique = self.settings.unique
-        if message.was_unique:
-            message.stamp = next(self.stamps)
 
     def order(self, command: ask.Order, body: dict[str, Any], now_ms: int) -> None:
         deadline_ms = None if command.wait_ms is None else now_ms + command.wait_ms
@@ -524,7 +528,7 @@ class Applying(Ledger):
             full = isinstance(overflow, RejectNew) and len(self.held()) >= overflow.size
             return full and message.state is State.DRAFT
         if code == "duplicate":
-            return self.twin_of(command.payload, False, command.sequence) is not None
+            return self.twin_of(command.payload, command.sequence) is not None
         return bool(message.outs()) or message.state is State.PARKED
 
 

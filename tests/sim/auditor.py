@@ -109,7 +109,7 @@ class Auditor:
     def _see_probe(self, topic: Checking, command: Any, body: dict[str, Any], now_ms: int) -> None:
         match command:
             case ask.AwaitReceipts():
-                topic.check_outcomes(command.producer, body, now_ms)
+                topic.check_outcomes(command, body, now_ms)
             case ask.Describe():
                 topic.check_described(body, now_ms)
                 topic.check_nobody_idles(now_ms)
@@ -149,7 +149,7 @@ class Auditor:
             header = decode_header(encoded)
             target.check_acceptable(header, payload, now_ms)
             target.accept(seen.sequence, message_id, header, payload, None, 0, now_ms)
-        elif seen.code != "duplicate" or target.twin_of(seen.message[2], strict=False) is None:
+        elif seen.code != "duplicate" or target.twin_of(seen.message[2]) is None:
             raise source.fail(f"a dead letter was refused for good: {seen.code}")
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from asterism import commands as ask
 from asterism.effects import Deliver, Delivered, EndpointGone, Reply, Resolved
 from asterism.message import Status
 from asterism.storage.keys import PRIORITY_NONE
@@ -112,11 +113,22 @@ class Checking(Applying):
         if limit is not None and len(out) >= limit and message.header.expect is not Status.SENT:
             raise self.fail(f"{what}: {len(out)} are out, of {limit}")
         if self.settings.blocking:
+            self.check_nothing_is_under_way(message, what)
+            message.sent_in_epoch = self.block_epoch
             others = {
                 held.message.sequence for held in out if not self.went_after(held, message)
             } - {message.sequence}
             if others:
                 raise self.fail(f"{what}: the topic is blocked by {sorted(others)}")
+
+    def check_nothing_is_under_way(self, message: Message, what: str) -> None:
+        """What a blocking topic has sent is resolved before anything else goes."""
+        for other in self.live.values():
+            if other is not message and other.sent_in_epoch == self.block_epoch:
+                fate = other.shared
+                tried = fate.standing is Standing.OWED and fate.attempts > 0
+                if other.kind.single and tried and not self.is_doomed(fate):
+                    raise self.fail(f"{what}: {other.sequence} is to be tried again before")
 
     def check_key(self, message: Message, receiver: Receiver, what: str) -> None:
         """One of a key at a time, and none past an earlier one that is being tried."""
@@ -146,6 +158,7 @@ class Checking(Applying):
             fate.standing is Standing.OWED
             and fate.attempts > 0
             and not self.is_doomed(fate)
+            and (other.kind is not Kind.LOG or self.has_place(other))
             and other.state is State.HELD
             and other.order < message.order
             and other.header.priority == message.header.priority
@@ -247,9 +260,9 @@ class Checking(Applying):
         if self.endpoint(effect.node, effect.endpoint) is not None:
             raise self.fail("an endpoint was told that it is gone, and is not")
 
-    def check_outcomes(self, producer: bytes, body: dict[str, Any], now_ms: int) -> None:
+    def check_outcomes(self, command: ask.AwaitReceipts, body: dict[str, Any], now_ms: int) -> None:
         """The answer to a publisher that asks for its receipts again."""
-        live = {(m.producer, m.number) for m in self.live.values() if m.asked}
+        producer = command.producer
         for number, told, _ in body["outcomes"]:
             known = self.verdicts.get((producer, number))
             if known is not None and known[1] + self.settings.receipt_ttl_ms > now_ms:
@@ -257,7 +270,8 @@ class Checking(Applying):
             elif told in (OK, FAILED, EXPIRED, "dropped"):
                 right = known is not None and told == known[0]
             else:
-                right = (told == "pending") or (producer, number) not in live
+                sequence = self.sequences.get((producer, number))
+                right = told == ("pending" if sequence in self.live else "unknown")
             if not right:
                 raise self.fail(f"receipt {number} is {known}, and was told as {told}")
 

@@ -101,10 +101,18 @@ class Publisher(Client):
         if self.ask_receipts and self.awaited:
             self.ask_receipts = False
             numbers = tuple(self.awaited)
-            command = ask.AwaitReceipts(self.node, world.request(), self.producer, numbers)
+            sequences = tuple(self.sequence_of(number) for number in numbers)
+            command = ask.AwaitReceipts(
+                self.node, world.request(), self.producer, numbers, sequences
+            )
             self.send(self.topic, command)
         if not world.healthy and len(self.unanswered) < 3 and world.rng.random() < 0.7:
             self.publish_new()
+
+    def sequence_of(self, number: int) -> int:
+        result = self.results[number]
+        assert isinstance(result, int)
+        return result
 
     def publish_new(self) -> None:
         world, messages = self.world, []

@@ -46,7 +46,7 @@ class Ledger:
         self.outbox: list[DeadLetter] = []
         self.completed = 0
         self.last_sequence = 0
-        self.unique_since = 0
+        self.block_epoch = 1  # another one whenever it begins or ceases to block
         self.step = 0
         self.pulls_over: dict[tuple[bytes, int], int] = {}  # to be answered in this step
 
@@ -57,6 +57,10 @@ class Ledger:
 
     def held(self) -> list[Message]:
         return [message for message in self.live.values() if message.state is State.HELD]
+
+    def is_wanted(self, subjects: tuple[str, ...]) -> bool:
+        """Whether somebody who is online is interested."""
+        return any(r.endpoints and r.wants(subjects) for r in self.receivers.values())
 
     def everybody(self) -> list[Receiver]:
         return [self.work, *self.receivers.values()]
@@ -218,7 +222,6 @@ class Ledger:
     def add(self, message: Message, now_ms: int) -> None:
         """A message becomes held; one that is online finds out who is there."""
         self.live[message.sequence] = message
-        message.was_unique = self.settings.unique
         if message.kind is Kind.ONLINE and message.delayed_until_ms <= now_ms:
             self.enter_online(message, now_ms)
 
@@ -272,18 +275,24 @@ class Ledger:
                 self.unreachable(out, now_ms)
         self.end_late_pulls(now_ms)
         for message in list(self.live.values()):
-            for fate in [message.shared, *message.fates.values()]:
-                if fate.paused_until_ms <= now_ms:
-                    fate.paused_until_ms = 0
-            if message.state is State.DRAFT:
-                if message.accepted_ms + self.settings.draft_timeout_ms <= now_ms:
-                    message.state = State.ENDED
-                    del self.live[message.sequence]
-            elif 0 < message.delayed_until_ms <= now_ms:
-                message.delayed_until_ms = 0
-                if message.kind is Kind.ONLINE:
-                    self.enter_online(message, now_ms)
+            self.tick_message(message, now_ms)
         self.expire(now_ms)
+
+    def tick_message(self, message: Message, now_ms: int) -> None:
+        """Pauses, drafts and delays that are over."""
+        for fate in [message.shared, *message.fates.values()]:
+            if fate.paused_until_ms <= now_ms:
+                fate.paused_until_ms = 0
+        if message.state is State.DRAFT:
+            if message.accepted_ms + self.settings.draft_timeout_ms <= now_ms:
+                message.state = State.ENDED
+                del self.live[message.sequence]
+        elif 0 < message.delayed_until_ms <= now_ms:
+            message.delayed_until_ms = 0
+            if message.kind is Kind.ONLINE:
+                self.enter_online(message, now_ms)
+            elif message.kind is Kind.PUSH and not self.is_wanted(message.header.subjects):
+                self.end(message, FAILED, now_ms)
 
     def end_late_pulls(self, now_ms: int) -> None:
         for receiver in self.receivers.values():
@@ -335,10 +344,10 @@ class Ledger:
             return
         verdict = EXPIRED
         records = [fate.record for fate in message.fates.values()]
-        if FAILED in records:
-            verdict = FAILED
-        elif message.header.max_receivers is None and OK in records:
+        if message.header.max_receivers is None and OK in records:
             verdict = OK
+        elif FAILED in records:
+            verdict = FAILED
         self.withdraw(message, verdict, now_ms)
 
     def withdraw(self, message: Message, verdict: str, now_ms: int) -> None:

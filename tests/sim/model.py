@@ -152,7 +152,7 @@ class Message:
     number: int = 0
     asked: bool = False  # a verdict is owed
     delayed_until_ms: int = 0
-    was_unique: bool = False  # accepted while its topic was unique
+    sent_in_epoch: int = 0  # a blocking topic's, when it last went out
     parked_by: Receiver | None = None
     shared: Fate = field(default_factory=Fate)  # pool and push
     fates: dict[Receiver, Fate] = field(default_factory=dict)  # log and online

@@ -32,6 +32,7 @@ from asterism.storage.memory import MemoryRows
 
 PRODUCER = b"producer-of-tests"[:16]
 START_MS = 1_700_000_000_000
+TICKS_AT_ONCE_MAX = 10_000
 
 
 def header(subject: str | tuple[str, ...] = "a/b", **fields: Any) -> Header:
@@ -111,7 +112,10 @@ class CoreBroker:
     def advance(self, ms: int) -> None:
         """Time passes; whatever becomes due on the way is done in order."""
         until = self.now_ms + ms
+        at_once = 0  # ticks at one moment: what is due must end some time
         while (due_ms := self.shard.next_due_ms()) is not None and due_ms <= until:
+            at_once = at_once + 1 if due_ms <= self.now_ms else 0
+            assert at_once < TICKS_AT_ONCE_MAX, "something is due for ever"
             self.now_ms = max(self.now_ms, due_ms)
             self.shard.tick(self.now_ms)
             self.end_turn()
