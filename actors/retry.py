@@ -276,14 +276,19 @@ class Retry(Endings):
 
     # --- parked: renewed or abandoned -------------------------------------------------------
 
-    def renew_at(self, position: int, now_ms: int) -> None:
-        """Puts a parked delivery back to waiting, with its attempts counted anew."""
+    def take_parked(self, position: int) -> tuple[int, int]:
+        """Takes a delivery off the parked ones: its list and its sequence."""
         row = self.rows.get(self.keys.parked(position))
         assert row is not None
         list_number, sequence, *_ = unpack(row, 6)
         self.rows.delete(self.keys.parked(position))
         self.parked -= 1
         self.head_dirty = True
+        return list_number, sequence
+
+    def renew_at(self, position: int, now_ms: int) -> None:
+        """Puts a parked delivery back to waiting, with its attempts counted anew."""
+        list_number, sequence = self.take_parked(position)
         record = self.record_of("m" if list_number == POOL else "l", sequence)
         assert record is not None, "a parked delivery without its message"
         header = self.header_of(record.header)
@@ -319,12 +324,7 @@ class Retry(Endings):
 
     def abandon_at(self, position: int, now_ms: int) -> None:
         """Drops a parked delivery."""
-        row = self.rows.get(self.keys.parked(position))
-        assert row is not None
-        list_number, sequence, *_ = unpack(row, 6)
-        self.rows.delete(self.keys.parked(position))
-        self.parked -= 1
-        self.head_dirty = True
+        list_number, sequence = self.take_parked(position)
         if list_number == POOL:
             record = self.record_of("m", sequence)
             assert record is not None, "a parked delivery without its message"

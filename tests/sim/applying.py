@@ -314,14 +314,12 @@ class Applying(Ledger):
         if status is not Status.PROCESSED or not self.has_place(message):
             return EITHER
         always = all(receiver.wanted_since(message.stamp, message.header.subjects))
-        if always or message.header.max_receivers is None:
-            # Whether it still counts where interests have changed since is the broker's to say.
-            if not always and any(refused == sequence for refused, _ in told):
-                return EITHER
-            self.done(message, receiver, now_ms)
-            return None
-        fate.standing = Standing.OVER
-        return EITHER
+        # Whether it still counts where interests have changed since is the broker's to say.
+        refused = any(refused == sequence for refused, _ in told)
+        if not always and (refused or not self.was_counted(self.name, sequence, receiver.name)):
+            return EITHER
+        self.done(message, receiver, now_ms)
+        return None
 
     def has_place(self, message: Message) -> bool:
         """Whether one more receiver may have a log message."""

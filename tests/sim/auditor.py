@@ -13,6 +13,7 @@ from asterism.effects import Accepted, Deliver, EndpointGone, Refuse, Reply, Res
 from asterism.message import Header, Mode, decode_header
 from asterism.settings import TopicSettings
 from tests.sim.checking import Checking
+from tests.sim.ledger import WasCounted
 from tests.sim.model import DeadLetter, Violation
 
 
@@ -41,14 +42,15 @@ class Step:
 class Auditor:
     """Holds what the broker does against what it promises."""
 
-    def __init__(self, defaults: TopicSettings) -> None:
+    def __init__(self, defaults: TopicSettings, was_counted: WasCounted) -> None:
         self.defaults = defaults
+        self.was_counted = was_counted
         self.stamps = itertools.count(1)
         self.topics: dict[str, Checking] = {}
 
     def topic(self, name: str) -> Checking:
         if name not in self.topics:
-            self.topics[name] = Checking(name, self.defaults, self.stamps)
+            self.topics[name] = Checking(name, self.defaults, self.stamps, self.was_counted)
         return self.topics[name]
 
     # --- turns --------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ Written from the specification. It decides nothing that the broker may choose (w
 it follows the broker's choices and knows which of them are allowed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from asterism.message import NEVER_MS
 from asterism.settings import DropOld, TopicSettings
@@ -21,18 +21,24 @@ from tests.sim.model import (
     Violation,
 )
 
+WasCounted = Callable[[str, int, str], bool]
+"""Whether the broker counts a receiver as done with a message: asked where it may choose."""
+
 OK, FAILED, EXPIRED, DROPPED = "ok", "failed", "expired", "dropped"
 
 
 class Ledger:
     """One topic."""
 
-    def __init__(self, name: str, defaults: TopicSettings, stamps: Iterator[int]) -> None:
+    def __init__(
+        self, name: str, defaults: TopicSettings, stamps: Iterator[int], was_counted: WasCounted
+    ) -> None:
         self.name = name
         self.defaults = defaults
         self.overrides: dict[str, object] = {}
         self.settings = defaults
         self.stamps = stamps
+        self.was_counted = was_counted
         self.receivers: dict[str, Receiver] = {}
         self.work = Receiver("work-queue", True, 0, ("**",), [(0, ("**",))])
         self.orders: dict[tuple[bytes, int], int | None] = {}

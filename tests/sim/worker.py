@@ -13,6 +13,8 @@ from asterism.storage.records import unpack
 from asterism.storage.store import Budget, Store
 from tests.sim.auditor import Forwarded, Step
 
+UNDONE = ("failed", "waiting")
+
 
 class Killed(Enum):
     """Where in its turn a worker is killed."""
@@ -103,6 +105,14 @@ class Worker:
         """The effects of the turn that leave the worker; nothing is written yet."""
         effects = self.shard.end_turn()
         return [(topic, effect) for topic, effect in effects if not isinstance(effect, Forwarded)]
+
+    def was_counted(self, topic: str, sequence: int, receiver: str) -> bool:
+        """Whether a receiver counts as done with a log message, by the rows; so it does if it ended."""
+        keys = self.shard.topics[topic].keys
+        if self.store.get(keys.log(sequence)) is None:
+            return True
+        fared = [unpack(row, 6)[:2] for _, row in self.store.scan(*keys.fared_all(sequence))]
+        return any(name == receiver and status not in UNDONE for name, status in fared)
 
     def kill(self) -> None:
         """The process ends: what is pending, and the shard, are gone."""

@@ -41,11 +41,11 @@ class World:
         self._requests = itertools.count(1)
         self._counts = itertools.count(1)
         defaults = TopicSettings()
-        self.auditor = Auditor(defaults)
         memory = Path("/dev/shm")
         place = memory if memory.is_dir() else None
         self.folder = Path(tempfile.mkdtemp(prefix="asterism-sim-", dir=place))
         self.worker = Worker(self.folder / "store", defaults)
+        self.auditor = Auditor(defaults, self.worker.was_counted)
         self.topics = ["alpha", "beta", "gamma"][: self.rng.randint(1, 3)]
         self.crashes = self.rng.choice((0.0, 0.03, 0.1))
         self.breaks = self.rng.choice((0.0, 0.02, 0.06))
