@@ -6,7 +6,6 @@ from asterism import limits
 from asterism.actors.delivery import MEMORY_KIND, POOL_KIND, Delivery, Message, kind_of
 from asterism.actors.dispatch import Dispatch
 from asterism.actors.endings import DROPPED, digest_of
-from asterism.actors.pool import message_of
 from asterism.actors.producers import Producer, Result
 from asterism.commands import AwaitReceipts, Publish
 from asterism.effects import Accepted, Refusal, Reply
@@ -380,21 +379,6 @@ class Publishing(Dispatch):
         if delivery.page is not None:
             self.release(delivery)
         self.end_pool(delivery, verdict, {}, now_ms)
-
-    def pool_delivery(self, sequence: int) -> Delivery | None:
-        """The delivery of a durable message of the pool, from memory or from its row."""
-        delivery = self.pool.live.get(sequence)
-        if delivery is None:
-            record = self.record_of("m", sequence)
-            if record is not None:
-                header = self.header_of(record.header)
-                message = message_of(sequence, record, header, POOL_KIND)
-                delivery = Delivery(message, record.rank, record.attempts)
-                delivery.placed = record.state == PLACED
-                delivery.holder = record.holder
-        elif delivery.message.kind == MEMORY_KIND:
-            return None
-        return delivery
 
     # --- receipts asked for again -----------------------------------------------------------
 

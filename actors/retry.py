@@ -350,6 +350,21 @@ class Retry(Endings):
         if message is not None:
             self.end_if_only_parked(message, now_ms)
 
+    def pool_delivery(self, sequence: int) -> Delivery | None:
+        """The delivery of a durable message of the pool, from memory or from its row."""
+        delivery = self.pool.live.get(sequence)
+        if delivery is None:
+            record = self.record_of("m", sequence)
+            if record is not None:
+                header = self.header_of(record.header)
+                message = message_of(sequence, record, header, POOL_KIND)
+                delivery = Delivery(message, record.rank, record.attempts)
+                delivery.placed = record.state == PLACED
+                delivery.holder = record.holder
+        elif delivery.message.kind == MEMORY_KIND:
+            return None
+        return delivery
+
     def log_message(self, sequence: int) -> Message | None:
         """A log message, from memory or from its row."""
         message = self.log.messages.get(sequence)
