@@ -314,6 +314,7 @@ slots = st.integers(0, len(SLOTS) - 1)
 picks = st.integers(0, 20)
 expectations = st.sampled_from([PROCESSED, PROCESSED, RECEIVED, SENT])
 reports = st.sampled_from([RECEIVED, PROCESSED, FAILED])
+stales = st.sampled_from([None, 0, 1])
 tempers = {
     "max_attempts": st.integers(1, 3),
     "max_deliveries": st.sampled_from([None, None, 1, 2, 4]),
@@ -335,12 +336,18 @@ class LadderMachine(stateful.RuleBasedStateMachine):
         self.sequences: list[int] = [NOWHERE]
 
     @initialize(
-        chosen=st.fixed_dictionaries(tempers), dead_letter=st.sampled_from([None, None, GRAVES])
+        chosen=st.fixed_dictionaries(tempers),
+        dead_letter=st.sampled_from([None, None, GRAVES]),
+        seated=st.dictionaries(slots, st.integers(0, 3), max_size=3),
     )
-    def begin(self, chosen: dict[str, Any], dead_letter: str | None) -> None:
+    def begin(
+        self, chosen: dict[str, Any], dead_letter: str | None, seated: dict[int, int]
+    ) -> None:
         self.model = Ladder({**chosen, "dead_letter": dead_letter})
         self.broker = CoreBroker(**self.model.settings)
         self.broker.ask(ask.CreateTopic(b"admin", self.broker.request()))
+        for slot, credit in seated.items():
+            self.subscribe(slot, credit)
 
     # --- the auditor --------------------------------------------------------------------------
 
@@ -432,6 +439,7 @@ class LadderMachine(stateful.RuleBasedStateMachine):
         desk.seats[slot] = credit
         self.see()
 
+    @precondition(lambda self: self.model.desks and self.model.jobs)
     @rule(slot=slots, politely=st.booleans())
     def leave(self, slot: int, politely: bool) -> None:
         if politely and self.model.desk_at(slot) is not None:
@@ -441,6 +449,7 @@ class LadderMachine(stateful.RuleBasedStateMachine):
         self.model.leave(slot)
         self.see()
 
+    @precondition(lambda self: self.model.desks)
     @rule(slot=slots, credit=st.integers(1, 3))
     def grant(self, slot: int, credit: int) -> None:
         self.broker.grant(credit, node_of(slot))
@@ -468,21 +477,26 @@ class LadderMachine(stateful.RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.out())
     @rule(
-        index=picks, member=st.integers(0, 1), status=reports, stale=st.sampled_from([None, 0, 1])
+        told=st.lists(st.tuples(picks, st.integers(0, 1), reports, stales), min_size=1, max_size=4)
     )
-    def holder_reports(self, index: int, member: int, status: Status, stale: int | None) -> None:
+    def holders_report(self, told: list[tuple[int, int, Status, int | None]]) -> None:
+        for index, member, status, stale in told:
+            if out := self.model.out():
+                self.holder_reports(out[index % len(out)], member, status, stale)
+
+    def holder_reports(self, job: Job, member: int, status: Status, stale: int | None) -> None:
         """Whoever sits at the holder's desk may report, about this attempt or an earlier one."""
-        out = self.model.out()
-        job = out[index % len(out)]
         assert job.desk is not None
         seats = list(job.desk.seats)
         about = None if stale is None else job.attempts - stale
         self.report(seats[member % len(seats)], job.sequence, status, about)
 
+    @precondition(lambda self: self.model.desks and self.model.jobs)
     @rule(slot=slots, index=picks, status=reports)
     def somebody_reports(self, slot: int, index: int, status: Status) -> None:
         self.report(slot, self.pick(index)[0], status, None)
 
+    @precondition(lambda self: self.model.desks and self.model.jobs)
     @rule(slot=slots, index=picks, timeout_ms=st.sampled_from([0, 5, 10, 40]), mine=st.booleans())
     def extend(self, slot: int, index: int, timeout_ms: int, mine: bool) -> None:
         sequence, job = self.pick(index)
@@ -503,6 +517,7 @@ class LadderMachine(stateful.RuleBasedStateMachine):
 
     # --- the rest of the world ----------------------------------------------------------------
 
+    @precondition(lambda self: self.model.jobs)
     @rule(ms=st.sampled_from([0, 1, 4, 5, 9, 10, 11, 20, 60]))
     def time_passes(self, ms: int) -> None:
         until = self.model.now_ms + ms
@@ -524,12 +539,14 @@ class LadderMachine(stateful.RuleBasedStateMachine):
     def delivered(self) -> bool:
         return any(isinstance(effect, Deliver) for effect in self.broker.effects)
 
+    @precondition(lambda self: self.model.jobs)
     @rule()
     def restart(self) -> None:
         self.broker.restart()
         self.model.restart()
         self.see()
 
+    @precondition(lambda self: self.model.jobs)
     @rule(changes=st.fixed_dictionaries({}, optional=tempers))
     def configure(self, changes: dict[str, Any]) -> None:
         self.broker.configure(**changes)
@@ -537,6 +554,7 @@ class LadderMachine(stateful.RuleBasedStateMachine):
         self.see()
         self.time_passes(0)
 
+    @precondition(lambda self: self.model.jobs)
     @rule(index=picks)
     def renew(self, index: int) -> None:
         sequence, job = self.pick(index)
@@ -553,6 +571,7 @@ class LadderMachine(stateful.RuleBasedStateMachine):
             self.model.renew(job)
         self.see()
 
+    @precondition(lambda self: self.model.jobs)
     @rule(index=picks)
     def abandon(self, index: int) -> None:
         sequence, job = self.pick(index)
@@ -562,6 +581,7 @@ class LadderMachine(stateful.RuleBasedStateMachine):
             self.model.abandon(job)
         self.see()
 
+    @precondition(lambda self: self.model.parked)
     @rule(renewed=st.booleans())
     def end_all_parked(self, renewed: bool) -> None:
         command = ask.RenewAll if renewed else ask.AbandonAll

@@ -508,6 +508,8 @@ picks = st.integers(0, 20)
 subjects = st.sampled_from(["a/x", "a/y", "b/x"])
 interests = st.sampled_from([("**",), ("**",), ("a/*",), ("*/x",), ("b/**", "a/y")])
 kinds = st.sampled_from([("log", None), ("log", 2), ("log", 3), ("pool", 1), "online", "push"])
+endings = st.sampled_from(["processed", "failed"])
+sent_only = st.sampled_from([False, False, True])
 tempers = {
     "max_attempts": st.integers(1, 2),
     "max_deliveries": st.sampled_from([None, None, 2]),
@@ -525,11 +527,16 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
         self.model: Room
         self.sequences: list[int] = []
 
-    @initialize(chosen=st.fixed_dictionaries(tempers))
-    def begin(self, chosen: dict[str, Any]) -> None:
+    @initialize(
+        chosen=st.fixed_dictionaries(tempers),
+        seated=st.dictionaries(slots, st.tuples(st.integers(0, 3), interests), max_size=4),
+    )
+    def begin(self, chosen: dict[str, Any], seated: dict[int, Any]) -> None:
         self.model = Room(chosen)
         self.broker = CoreBroker(**chosen, default_ttl_ms=TTL_MS, sent_timeout_ms=SENT_TIMEOUT_MS)
         self.broker.ask(ask.CreateTopic(b"admin", self.broker.request()))
+        for slot, (credit, wanted) in seated.items():
+            self.subscribe(slot, credit, wanted)
 
     # --- the auditor --------------------------------------------------------------------------
 
@@ -605,8 +612,12 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
 
     # --- publishers ---------------------------------------------------------------------------
 
-    @rule(kind=kinds, subject=subjects, sent=st.sampled_from([False, False, True]))
-    def publish(self, kind: Any, subject: str, sent: bool) -> None:
+    @rule(wished=st.lists(st.tuples(kinds, subjects, sent_only), min_size=1, max_size=4))
+    def publish(self, wished: list[tuple[Any, str, bool]]) -> None:
+        for wish in wished:
+            self.publish_one(*wish)
+
+    def publish_one(self, kind: Any, subject: str, sent: bool) -> None:
         kind, most = kind if isinstance(kind, tuple) else (kind, None)
         expect = Status.SENT if sent else Status.PROCESSED
         fields: dict[str, Any] = {"mode": "durable", "max_receivers": most}
@@ -638,6 +649,7 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
             self.model.sit(name, durable, slot, Seat(credit, wanted))
             self.see()
 
+    @precondition(lambda self: self.model.desks)
     @rule(slot=slots, wanted=interests)
     def change_interests(self, slot: int, wanted: tuple[str, ...]) -> None:
         desk = self.model.desk_at(slot)
@@ -647,6 +659,7 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
             self.model.look_again(desk)
             self.see()
 
+    @precondition(lambda self: self.model.desks and self.model.letters)
     @rule(slot=slots, politely=st.booleans())
     def leave(self, slot: int, politely: bool) -> None:
         if politely and self.model.desk_at(slot) is not None:
@@ -656,6 +669,7 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
         self.model.leave(slot)
         self.see()
 
+    @precondition(lambda self: self.model.desks)
     @rule(slot=slots, credit=st.integers(1, 3))
     def grant(self, slot: int, credit: int) -> None:
         self.broker.grant(credit, node_of(slot))
@@ -664,6 +678,7 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
             desk.seats[slot].credit += credit
         self.see()
 
+    @precondition(lambda self: self.model.desks)
     @rule(slot=slots, count=st.integers(1, 3))
     def pull(self, slot: int, count: int) -> None:
         """Takes what is there now; what it did not use of its credit is not kept."""
@@ -683,15 +698,17 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
         self.see()
 
     @precondition(lambda self: self.model.out())
-    @rule(index=picks, member=picks, status=st.sampled_from(["processed", "processed", "failed"]))
-    def finish(self, index: int, member: int, status: str) -> None:
-        out = self.model.out()
-        letter, pair = out[index % len(out)]
-        assert pair.desk is not None
-        seats = list(pair.desk.seats)
-        self.report(seats[member % len(seats)], letter.sequence, Status[status.upper()])
+    @rule(told=st.lists(st.tuples(picks, picks, endings), min_size=1, max_size=4))
+    def finish(self, told: list[tuple[int, int, str]]) -> None:
+        """Holders report, in any order; whoever sits at the desk may."""
+        for index, member, status in told:
+            if out := self.model.out():
+                letter, pair = out[index % len(out)]
+                assert pair.desk is not None
+                seats = list(pair.desk.seats)
+                self.report(seats[member % len(seats)], letter.sequence, Status[status.upper()])
 
-    @precondition(lambda self: self.sequences)
+    @precondition(lambda self: self.model.desks and self.sequences)
     @rule(slot=slots, index=picks, status=st.sampled_from(["processed", "failed"]))
     def somebody_reports(self, slot: int, index: int, status: str) -> None:
         desk, (sequence, letter) = self.model.desk_at(slot), self.pick(index)
@@ -709,6 +726,7 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
 
     # --- receivers ----------------------------------------------------------------------------
 
+    @precondition(lambda self: self.model.desks and self.model.letters)
     @rule(name=st.sampled_from(["anna", "crew", "band"]))
     def delete(self, name: str) -> None:
         desk = self.model.desks.get(name)
@@ -723,7 +741,7 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
         self.model.delete(desk)
         self.see()
 
-    @precondition(lambda self: self.sequences)
+    @precondition(lambda self: self.model.desks and self.sequences)
     @rule(name=st.sampled_from(["anna", "crew"]), index=st.none() | picks)
     def seek(self, name: str, index: int | None) -> None:
         """To a message, or, without one, to now."""
@@ -740,6 +758,7 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
 
     # --- the rest of the world ----------------------------------------------------------------
 
+    @precondition(lambda self: self.model.letters)
     @rule(ms=st.sampled_from([1, 9, 10, 20, 60]))
     def time_passes(self, ms: int) -> None:
         until = self.model.now_ms + ms
@@ -756,6 +775,7 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
         self.model.now_ms = until
         self.see()
 
+    @precondition(lambda self: self.model.letters)
     @rule()
     def restart(self) -> None:
         self.broker.restart()

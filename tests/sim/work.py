@@ -135,7 +135,10 @@ class Admin(Client):
         roll = rng.random()
         if roll < 0.3:
             others = [name for name in self.world.topics if name > topic]
-            return ask.Configure(node, request, chance.rare_setting(rng, others))
+            changes = chance.rare_setting(rng, others)
+            # A lowered bound ends push messages when their turn comes, and shows it to nobody.
+            changes.pop("max_deliveries", None)
+            return ask.Configure(node, request, changes)
         if roll < 0.55:
             return self.sweep(request)
         if roll < 0.75 and live:

@@ -107,7 +107,7 @@ class Worker:
         return [(topic, effect) for topic, effect in effects if not isinstance(effect, Forwarded)]
 
     def was_counted(self, topic: str, sequence: int, receiver: str) -> bool:
-        """Whether a receiver counts as done with a log message, by the rows; so it does if it ended."""
+        """Whether a receiver is done with a log message, by the rows; it is if that has ended."""
         keys = self.shard.topics[topic].keys
         if self.store.get(keys.log(sequence)) is None:
             return True
