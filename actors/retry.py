@@ -397,6 +397,7 @@ class Retry(Endings):
 
     def withdraw_unparked(self, message: Message) -> None:
         assert message.copies is not None
+        places = self.places.get(message.sequence)
         for delivery in list(message.copies.values()):
             receiver = delivery.receiver
             assert receiver is not None
@@ -406,6 +407,9 @@ class Retry(Endings):
                     self.release(delivery)
                 if delivery.placed:
                     self.rows.delete(self.keys.exception(receiver.number, message.sequence))
+                if places is not None:  # its place is for those who have it renewed
+                    places.out.discard(receiver.number)
+                    places.held_back.pop(receiver.number, None)
                 self.leave_log(delivery, receiver)
                 self.release_receiver_key(delivery, receiver)
 

@@ -111,7 +111,7 @@ def test_overrides_that_are_taken_are_good_settings(values: dict[Any, Any]) -> N
 
 
 @quiet
-@given(st.integers(0, TIMEOUT_MS_MAX), st.integers(1, TTL_MS_MAX))
+@given(st.integers(1, TIMEOUT_MS_MAX), st.integers(1, TTL_MS_MAX))
 def test_every_millisecond_survives_being_shown_in_seconds(timeout_ms: int, ttl_ms: int) -> None:
     held = TopicSettings(
         sent_timeout_ms=timeout_ms, default_ttl_ms=ttl_ms, retry_backoff=Backoff(0, timeout_ms)

@@ -15,7 +15,7 @@ from tests.sim.auditor import Auditor, Step
 from tests.sim.clients import Client, Consumer, Publisher, Seat, Shouter
 from tests.sim.leftovers import leftovers
 from tests.sim.liveness import check_nothing_is_owed
-from tests.sim.model import State, Violation
+from tests.sim.model import Receiver, State, Violation
 from tests.sim.network import Network
 from tests.sim.telling import told
 from tests.sim.work import Admin, WorkClient
@@ -52,6 +52,7 @@ class World:
         self.jumps = self.rng.choice((0.01, 0.03))
         self.early_tick = self.rng.random() < 0.5
         self.clients: list[Client] = []
+        self._heirs: set[tuple[Receiver, str]] = set()
         self._make_topics()
         self._make_clients()
 
@@ -235,6 +236,8 @@ class World:
         self.say("--- faults stop")
         self.healthy = True
         self._adopt_receivers()
+        self._settle()
+        self._adopt_receivers()  # of those that were made by what was still in the air
         self._live(60_000)
         for name in self.topics:
             check_nothing_is_owed(self.auditor.topic(name), everything_is_wanted=False)
@@ -283,7 +286,8 @@ class World:
         for name in self.topics:
             ledger = self.auditor.topic(name)
             for receiver in ledger.receivers.values():
-                if receiver.durable:
+                if receiver.durable and (receiver, name) not in self._heirs:
+                    self._heirs.add((receiver, name))
                     seat = Seat(name, 1, {"name": receiver.name}, pulls=False)
                     seat.interests = receiver.interests or ("**",)
                     self.clients.append(Consumer(self, f"heir-{receiver.name}-{name}", [seat]))
