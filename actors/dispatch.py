@@ -72,6 +72,9 @@ class Dispatch(Retry):
             elif not self.serve(receiver, now_ms):
                 self.stalled |= lane.ready
                 break
+        if head is None and pool.goes_on(lane):
+            # What comes next in this lane is on disk alone: whoever has credit must read on.
+            self.hungry |= lane.ready
         self.fed.pop(lane, None)
 
     def pump_receiver(self, receiver: Receiver, now_ms: int) -> None:

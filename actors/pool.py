@@ -243,6 +243,10 @@ class Pool:
         """Is there more on disk than this receiver has seen?"""
         return self.frontier != RANK_END or any(lane.spill is not None for lane in receiver.lanes)
 
+    def goes_on(self, lane: Lane) -> bool:
+        """May there be more of this lane on disk?"""
+        return lane.spill is not None or self.frontier != RANK_END
+
     def _best_in_memory(self, receiver: Receiver) -> tuple[Lane, Delivery] | None:
         best: tuple[Lane, Delivery] | None = None
         for lane in receiver.lanes:

@@ -445,7 +445,11 @@ class Subscribing(Publishing):
         if exception is None and not attempts:
             return None if self.log.has_done(receiver, sequence) else "not_yours"
         state, rank, counted = (NATURAL, 0, 0) if exception is None else decode_exception(exception)
-        if state == PARKED or status is not Status.PROCESSED:
+        if state == PARKED:
+            return None
+        if not max(attempts, counted):
+            return "not_yours"  # renewed or delayed, and not sent since
+        if status is not Status.PROCESSED:
             return None
         if not self.has_place(message):
             return "not_yours"

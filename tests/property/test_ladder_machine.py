@@ -35,6 +35,7 @@ from tests.support.core import START_MS, CoreBroker
 WAITING, SENT, RECEIVED = Status.WAITING, Status.SENT, Status.RECEIVED
 PROCESSED, FAILED = Status.PROCESSED, Status.FAILED
 NOWHERE = 2**40  # a sequence that no message has
+TTL_MS = 1_000_000  # past any history
 GRAVES = "graves"
 ANYBODY = "anybody"
 
@@ -313,7 +314,8 @@ def node_of(slot: int) -> bytes:
 slots = st.integers(0, len(SLOTS) - 1)
 picks = st.integers(0, 20)
 expectations = st.sampled_from([PROCESSED, PROCESSED, RECEIVED, SENT])
-reports = st.sampled_from([RECEIVED, PROCESSED, FAILED])
+reports = st.sampled_from([RECEIVED, PROCESSED, FAILED, FAILED])
+LONGER = settings(max_examples=2 * settings().max_examples)
 stales = st.sampled_from([None, 0, 1])
 tempers = {
     "max_attempts": st.integers(1, 3),
@@ -344,7 +346,7 @@ class LadderMachine(stateful.RuleBasedStateMachine):
         self, chosen: dict[str, Any], dead_letter: str | None, seated: dict[int, int]
     ) -> None:
         self.model = Ladder({**chosen, "dead_letter": dead_letter})
-        self.broker = CoreBroker(**self.model.settings)
+        self.broker = CoreBroker(**self.model.settings, default_ttl_ms=TTL_MS)
         self.broker.ask(ask.CreateTopic(b"admin", self.broker.request()))
         for slot, credit in seated.items():
             self.subscribe(slot, credit)
@@ -655,7 +657,7 @@ class LadderMachine(stateful.RuleBasedStateMachine):
                 self.report(job.seat, job.sequence, PROCESSED, None)
         graves = self.broker.shard.topics.get(GRAVES)
         assert (0 if graves is None else graves.held) == self.model.buried
-        self.broker.advance(self.broker.defaults.default_ttl_ms)
+        self.broker.advance(TTL_MS)
         self.all_agrees()
         self.nothing_is_left()
 
@@ -667,8 +669,8 @@ class LadderMachine(stateful.RuleBasedStateMachine):
 
 
 def test_any_history_climbs_the_ladder_by_its_rules() -> None:
-    stateful.run_state_machine_as_test(LadderMachine, settings=settings())
+    stateful.run_state_machine_as_test(LadderMachine, settings=LONGER)
 
 
 def test_any_history_climbs_the_ladder_with_small_windows(small_limits: None) -> None:
-    stateful.run_state_machine_as_test(LadderMachine, settings=settings())
+    stateful.run_state_machine_as_test(LadderMachine, settings=LONGER)
