@@ -486,6 +486,16 @@ class LadderMachine(stateful.RuleBasedStateMachine):
             if out := self.model.out():
                 self.holder_reports(out[index % len(out)], member, status, stale)
 
+    @precondition(lambda self: any(job.status is RECEIVED for job in self.model.out()))
+    @rule(index=picks, ms=st.sampled_from([1, 4, 9]))
+    def holder_repeats_itself(self, index: int, ms: int) -> None:
+        """A step that is told again later moves no deadline."""
+        received = [job for job in self.model.out() if job.status is RECEIVED]
+        job = received[index % len(received)]
+        self.time_passes(ms)
+        if job.status is RECEIVED:
+            self.report(job.seat, job.sequence, RECEIVED, None)
+
     def holder_reports(self, job: Job, member: int, status: Status, stale: int | None) -> None:
         """Whoever sits at the holder's desk may report, about this attempt or an earlier one."""
         assert job.desk is not None
