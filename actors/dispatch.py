@@ -8,6 +8,7 @@ anything that may go now.
 from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, POOL_KIND, Delivery, Message
 from asterism.actors.endings import EXPIRED, FAILED, OK, status_name
 from asterism.actors.pool import Lane
+from asterism.actors.queue import ONE
 from asterism.actors.receivers import Endpoint, Receiver
 from asterism.actors.retry import Retry
 from asterism.effects import Deliver, Delivered, Reply
@@ -136,9 +137,11 @@ class Dispatch(Retry):
         message = delivery.message
         key = message.header.ordering_key
         if key is not None:
-            locks = self.pool.locks if lane is not None else receiver.locks
+            locks, audience = receiver.locks, ONE
+            if lane is not None:
+                locks, audience = self.pool.locks, lane.audience
             if not locks.admits(key, delivery.sequence):
-                if locks.set_aside(key, delivery):
+                if locks.set_aside(key, delivery, audience):
                     self.take_off(delivery, lane, receiver)
                 return False
         if message.expires_ms <= now_ms and message.kind != MEMORY_KIND:

@@ -114,8 +114,7 @@ class Endings(TopicState):
     def release_pool_key(self, delivery: Delivery) -> None:
         key = delivery.message.header.ordering_key
         if key is not None:
-            following = self.pool.locks.release(key, delivery.sequence)
-            if following is not None:
+            for following in self.pool.locks.release(key, delivery.sequence):
                 self.fed[self.pool.offer(following)] = None
 
     def free_payload(self, message: Message) -> None:
@@ -250,11 +249,16 @@ class Endings(TopicState):
         key = delivery.message.header.ordering_key
         if key is None:
             return
-        following = receiver.locks.release(key, delivery.sequence)
-        if following is not None:
-            window = receiver.window if following.message.kind == LOG_KIND else receiver.copies
-            window.push(following)
+        for following in receiver.locks.release(key, delivery.sequence):
+            self.wait_for_turn(following, receiver)
             self.hungry[receiver] = None
+
+    def wait_for_turn(self, delivery: Delivery, receiver: Receiver) -> None:
+        """A delivery of this receiver alone that was set aside waits in order again."""
+        if delivery.message.kind == LOG_KIND:
+            self.log.put_back(delivery, receiver)
+        else:
+            receiver.copies.push(delivery)
 
     def end_log(self, message: Message, verdict: str, now_ms: int) -> None:
         """A log message is over, for everybody."""

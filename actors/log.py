@@ -291,6 +291,12 @@ class Log:
                 floor = sequence
         return floor
 
+    def read_anew(self, receiver: Receiver) -> None:
+        """A receiver has new interests: it may be owed more than was read for it."""
+        for delivery in receiver.window.drain():
+            self.forget(delivery, receiver)
+        receiver.horizon = 0
+
     def forget_receiver(self, receiver: Receiver) -> None:
         """A receiver ends, begins anew or is moved: nothing of the log is in memory for it."""
         for delivery in list(receiver.known.values()):

@@ -17,7 +17,7 @@ from heapq import merge
 
 from asterism import limits
 from asterism.actors.delivery import MEMORY_KIND, POOL_KIND, Delivery, Message
-from asterism.actors.queue import KeyLocks, Window
+from asterism.actors.queue import Audience, KeyLocks, Window
 from asterism.actors.receivers import Receiver, Receivers
 from asterism.message import Header
 from asterism.rows import Rows
@@ -39,7 +39,7 @@ class Lane:
 
     __slots__ = ("audience", "memory", "ready", "spill", "window")
 
-    def __init__(self, audience: frozenset[int]) -> None:
+    def __init__(self, audience: Audience) -> None:
         self.audience = audience
         self.window = Window()  # durable
         self.memory = Window()  # push
@@ -101,7 +101,7 @@ class Pool:
         self._receivers = receivers
         self._header_of = header_of
         self._returned = returned
-        self._lanes: dict[frozenset[int], Lane] = {}
+        self._lanes: dict[Audience, Lane] = {}
         self._epoch = 0
         self._window_max = limits.window_of(0)
         self.live: dict[int, Delivery] = {}
@@ -116,13 +116,17 @@ class Pool:
     def lane_of(self, header: Header, pushed: bool) -> Lane:
         if self._epoch != self._receivers.epoch:
             self._regroup()
-        audience = self._receivers.audience(header.subjects)
-        if pushed and WORK in audience:
-            audience -= {WORK}
+        audience = self._audience(header, pushed)
         lane = self._lanes.get(audience)
         return self._new_lane(audience) if lane is None else lane
 
-    def _new_lane(self, audience: frozenset[int]) -> Lane:
+    def _audience(self, header: Header, pushed: bool) -> Audience:
+        audience = self._receivers.audience(header.subjects)
+        if pushed and WORK in audience:
+            audience -= {WORK}
+        return audience
+
+    def _new_lane(self, audience: Audience) -> Lane:
         if len(self._lanes) >= limits.LANES_MAX:
             self._forget_empty_lanes()
         lane = self._lanes[audience] = Lane(audience)
@@ -167,6 +171,12 @@ class Pool:
                     del self.live[delivery.sequence]
         if not complete:
             self.frontier = low
+        for delivery in self.locks.regroup(self._audience_of):
+            self.offer(delivery)
+
+    def _audience_of(self, delivery: Delivery) -> Audience:
+        message = delivery.message
+        return self._audience(message.header, message.kind == MEMORY_KIND)
 
     def lanes_in_use(self) -> dict[Lane, None]:
         """The lanes in which something waits, by the audiences of now."""

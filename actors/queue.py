@@ -5,10 +5,14 @@ from which rank on.
 """
 
 from collections import deque
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 from asterism import limits
 from asterism.actors.delivery import Delivery
+
+Audience = frozenset[int]  # the numbers of receivers
+ONE: Audience = frozenset()  # where there is one receiver, whoever it is
 
 
 class Window:
@@ -100,45 +104,72 @@ def _rank(delivery: Delivery) -> int:
 class KeyLocks:
     """Ordering keys: one delivery of a key at a time; those behind it are set aside, in order.
 
-    I1 A key that is held, or that has deliveries set aside, names the one that may go.
+    What waits holds no key, so that nobody is held up by what he does not want: those set aside
+    are kept by audience, and when a key falls free the first of each audience waits again. Whoever
+    wants several of them still gets them by rank, as he gets everything.
+
+    I1 A key is held by a delivery that is out, pauses, or waits for a place to fall free.
+    I2 While a key is free, the first of each audience set aside under it waits in its window.
     """
 
     __slots__ = ("_aside", "_held", "_held_up")
 
     def __init__(self) -> None:
-        self._held: dict[str, int] = {}  # key -> the sequence that may go, or is out
-        self._aside: dict[str, list[tuple[int, int, Delivery]]] = {}
+        self._held: dict[str, int] = {}  # key -> the sequence that holds it
+        self._aside: dict[str, dict[Audience, list[tuple[int, int, Delivery]]]] = {}
         self._held_up = 0
 
     def admits(self, key: str, sequence: int) -> bool:
         """May this one go? Then the key is its own until ``release``."""
         return self._held.setdefault(key, sequence) == sequence
 
-    def set_aside(self, key: str, delivery: Delivery) -> bool:
+    def set_aside(self, key: str, delivery: Delivery, audience: Audience = ONE) -> bool:
         """Sets a delivery aside until its turn; False when there is no room for more."""
         if self._held_up >= limits.PARKED_KEYS_MAX:
             return False
         self._held_up += 1
-        heappush(self._aside.setdefault(key, []), (delivery.rank, id(delivery), delivery))
+        aside = self._aside.setdefault(key, {}).setdefault(audience, [])
+        heappush(aside, (delivery.rank, id(delivery), delivery))
         return True
 
-    def release(self, key: str, sequence: int) -> Delivery | None:
-        """The key is free of this one; returns the delivery whose turn it is, if any waits."""
-        if self._held.get(key) != sequence:
-            return None
-        aside = self._aside.get(key, [])
-        while aside:
-            _, _, delivery = heappop(aside)
-            self._held_up -= 1
-            if delivery.waits:
-                self._held[key] = delivery.sequence
-                return delivery
-        del self._held[key]
-        self._aside.pop(key, None)
-        return None
+    def release(self, key: str, sequence: int) -> list[Delivery]:
+        """This one does not hold the key, or no longer; returns those that wait again by it."""
+        if self._held.get(key, sequence) != sequence:
+            return []
+        self._held.pop(key, None)
+        following = []
+        by_audience = self._aside.get(key, {})
+        for audience, aside in list(by_audience.items()):
+            while aside:
+                _, _, delivery = heappop(aside)
+                self._held_up -= 1
+                if delivery.waits:
+                    following.append(delivery)
+                    break
+            if not aside:
+                del by_audience[audience]
+        if not by_audience:
+            self._aside.pop(key, None)
+        return following
+
+    def regroup(self, audience_of: Callable[[Delivery], Audience]) -> list[Delivery]:
+        """Audiences changed: sorts those set aside anew; returns those that wait again by it."""
+        for by_audience in self._aside.values():
+            entries = [entry for aside in by_audience.values() for entry in aside]
+            by_audience.clear()
+            for entry in entries:
+                heappush(by_audience.setdefault(audience_of(entry[2]), []), entry)
+        free = [key for key in self._aside if key not in self._held]
+        return [delivery for key in free for delivery in self.release(key, 0)]
 
     def drain(self) -> list[Delivery]:
         """Takes all that were set aside and frees every key: for a receiver that ends."""
-        waiting = [entry[2] for aside in self._aside.values() for entry in aside if entry[2].waits]
+        waiting = [
+            entry[2]
+            for by_audience in self._aside.values()
+            for aside in by_audience.values()
+            for entry in aside
+            if entry[2].waits
+        ]
         self.__init__()  # type: ignore[misc]
         return waiting

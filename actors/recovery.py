@@ -134,7 +134,9 @@ def _return_to_waiting(actor: TopicActor, number: int, record: PageRecord) -> No
     for sequence, attempts in record.entries:
         row = rows.get(keys.pool(sequence))
         if row is not None and row[0] not in (PARKED, DRAFT):
-            kept |= actor.add_returned(POOL, sequence, attempts, record.receiver, number)
+            # A page stays while one of its entries is out: for another, its row may say more.
+            if decode_record(row).attempts < attempts:
+                kept |= actor.add_returned(POOL, sequence, attempts, record.receiver, number)
         elif receiver is not None and _is_owed(actor, receiver, sequence):
             kept |= actor.add_returned(record.receiver, sequence, attempts, record.receiver, number)
     if not kept:

@@ -72,12 +72,15 @@ class Retry(Endings):
         delivery.holder = receiver.number
         if delivery.message.copies is None:
             self.wait_in_pool(delivery, rank)
-        elif delivery.message.kind == LOG_KIND:
+            self.release_pool_key(delivery)
+            return
+        if delivery.message.kind == LOG_KIND:
             self.wait_in_log(delivery, receiver, rank)
         else:
             delivery.rank = rank
             receiver.copies.push(delivery)
             self.hungry[receiver] = None
+        self.release_receiver_key(delivery, receiver)
 
     def wait_in_pool(self, delivery: Delivery, rank: int) -> None:
         """A message of the pool waits at a rank."""

@@ -3,7 +3,7 @@
 from heapq import heapify, heappush
 
 from asterism import limits
-from asterism.actors.delivery import MEMORY_KIND, Delivery, Message
+from asterism.actors.delivery import Delivery, Message
 from asterism.actors.publishing import Publishing
 from asterism.actors.receivers import Endpoint, Receiver, Wait
 from asterism.commands import (
@@ -41,9 +41,13 @@ class Subscribing(Publishing):
             raise PeerError("wrong_state", f"endpoint {command.endpoint} is on this topic already")
         interests = normalised(command.interests)
         receiver = self.receiver_for(command)
+        # Another member of a group may be on its way back: what it wants is kept for it. A name
+        # is one consumer's, who says anew what he wants.
+        joins = receiver.durable and (command.group is not None or receiver.online)
+        kept = receiver.interests if joins else ()
         endpoint = self.receivers.attach(command.node, command.endpoint, receiver, interests)
         self.set_timeouts(receiver, command.sent_timeout_ms, command.received_timeout_ms)
-        self.renew_interests(receiver)
+        self.renew_interests(receiver, kept)
         self.credit(endpoint, command.credit)
         self.effects.append(Reply(command.node, command.request, {"receiver": receiver.name}))
 
@@ -86,13 +90,16 @@ class Subscribing(Publishing):
             self.write_receiver(receiver)
         self.pages.settings_changed()
 
-    def renew_interests(self, receiver: Receiver) -> None:
+    def renew_interests(self, receiver: Receiver, kept: tuple[str, ...] = ()) -> None:
         """A receiver is interested in whatever one of its endpoints is."""
+        before = receiver.interests
         union = [
             interest for endpoint in receiver.endpoints.values() for interest in endpoint.interests
         ]
-        if self.receivers.set_interests(receiver, union):
+        if self.receivers.set_interests(receiver, (*kept, *union)):
             self.drop_unwanted(receiver)
+            if self.log_held and not set(before) >= set(receiver.interests):
+                self.log.read_anew(receiver)
             if receiver.durable:
                 self.write_receiver(receiver)
         if receiver.credit:
@@ -156,14 +163,13 @@ class Subscribing(Publishing):
             self.drop_waiting_copies(receiver, now_ms)
             if not receiver.durable:
                 self.remove_receiver(receiver, now_ms)
+        elif not receiver.durable:
+            self.renew_interests(receiver)
 
     def drop_waiting_copies(self, receiver: Receiver, now_ms: int) -> None:
         """Online messages are for those who are online: waiting copies are lost with the last."""
-        aside = receiver.locks.drain()  # nothing is out, so no key is held
-        for delivery in aside:
-            (receiver.copies if delivery.message.kind == MEMORY_KIND else receiver.window).push(
-                delivery
-            )
+        for delivery in receiver.locks.drain():  # nothing is out, so no key is held
+            self.wait_for_turn(delivery, receiver)
         pausing = [entry[2] for entry in self.pausing if entry[2].receiver is receiver]
         for delivery in receiver.copies.drain() + pausing:
             if delivery.message.header.mode is Mode.ONLINE:

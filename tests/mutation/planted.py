@@ -192,9 +192,16 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "an ordering key is free again when its message is over",
         "actors/queue.py",
-        "        if self._held.get(key) != sequence:\n            return None\n",
-        "        return None\n",
+        "        if self._held.get(key, sequence) != sequence:\n            return []\n",
+        "        return []\n",
         f"{MESSAGES} {RECEIVERS}",
+    ),
+    Planted(
+        "a durable group keeps what an absent member wants",
+        "actors/subscribing.py",
+        "        kept = receiver.interests if joins else ()\n",
+        "        kept = ()\n",
+        RECEIVERS,
     ),
     Planted(
         "what a receiver has not done is never taken for done",

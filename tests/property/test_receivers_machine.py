@@ -73,7 +73,7 @@ class Desk:
     name: str
     durable: bool
     seats: dict[int, Seat] = field(default_factory=dict)
-    # What its endpoints wanted when one last came or changed; one that leaves takes nothing away.
+    # What its endpoints want; one that leaves a durable receiver takes nothing away.
     wanted: tuple[str, ...] = ()
 
     def wants(self, subject: str) -> bool:
@@ -367,21 +367,24 @@ class Room:
 
     # --- receivers ----------------------------------------------------------------------------
 
-    def sit(self, name: str, durable: bool, slot: int, seat: Seat) -> None:
+    def sit(self, name: str, durable: bool, grouped: bool, slot: int, seat: Seat) -> None:
         desk = self.desks.get(name)
         fresh = desk is None
         if desk is None:
             desk = self.desks[name] = Desk(name, durable)
+        joins = durable and (grouped or bool(desk.seats))
+        kept = desk.wanted if joins else ()
         desk.seats[slot] = seat
-        self.look_again(desk)
+        self.look_again(desk, kept)
         if fresh:
             for letter in self.letters.values():
                 if letter.kind == "log":
                     self.owe(letter, desk)
 
-    def look_again(self, desk: Desk) -> None:
+    def look_again(self, desk: Desk, kept: tuple[str, ...] = ()) -> None:
         """Its endpoints want other things than before."""
-        desk.wanted = tuple({name for seat in desk.seats.values() for name in seat.interests})
+        wanted = {name for seat in desk.seats.values() for name in seat.interests}
+        desk.wanted = tuple(wanted.union(kept))
         for letter in self.letters.values():
             pair = letter.pairs.get(desk)
             if pair is None and letter.kind == "log" and desk.wants(letter.subject):
@@ -402,6 +405,8 @@ class Room:
             self.lose_copies(desk)
             if not desk.durable:
                 self.forget(desk)
+        elif not desk.durable:
+            self.look_again(desk)
 
     def lose_copies(self, desk: Desk) -> None:
         for letter in list(self.letters.values()):
@@ -646,7 +651,7 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
             fields = SLOTS[slot]
             name = self.broker.subscribe(node_of(slot), wanted, credit=credit, **fields)
             durable = bool(fields) and fields.get("durable") is not False
-            self.model.sit(name, durable, slot, Seat(credit, wanted))
+            self.model.sit(name, durable, "group" in fields, slot, Seat(credit, wanted))
             self.see()
 
     @precondition(lambda self: self.model.desks)

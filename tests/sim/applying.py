@@ -146,6 +146,8 @@ class Applying(Ledger):
         receiver = self.receivers.get(told)
         if receiver is None:
             receiver = self.receivers[told] = Receiver(told, durable, next(self.stamps))
+        joins = durable and (command.group is not None or bool(receiver.endpoints))
+        kept = receiver.interests if joins else ()
         endpoint = Endpoint(command.node, command.endpoint, receiver, command.interests)
         receiver.endpoints[command.node, command.endpoint] = endpoint
         if command.sent_timeout_ms is not None:
@@ -154,12 +156,8 @@ class Applying(Ledger):
             receiver.received_timeout_ms = command.received_timeout_ms
         if (command.sent_timeout_ms, command.received_timeout_ms) != (None, None):
             self.move_deadlines()
-        self.join_interests(receiver)
+        self.join_interests(receiver, kept)
         endpoint.credit += command.credit
-
-    def join_interests(self, receiver: Receiver) -> None:
-        joined = [i for endpoint in receiver.endpoints.values() for i in endpoint.interests]
-        self.set_interests(receiver, tuple(dict.fromkeys(joined)))
 
     def create_receiver(
         self, command: ask.CreateReceiver, body: dict[str, Any], now_ms: int

@@ -372,6 +372,10 @@ class Ledger:
 
     # --- receivers --------------------------------------------------------------------------
 
+    def join_interests(self, receiver: Receiver, kept: tuple[str, ...] = ()) -> None:
+        joined = [i for endpoint in receiver.endpoints.values() for i in endpoint.interests]
+        self.set_interests(receiver, tuple(dict.fromkeys([*kept, *joined])))
+
     def set_interests(self, receiver: Receiver, interests: tuple[str, ...]) -> None:
         if set(interests) != set(receiver.interests):
             receiver.history.append((next(self.stamps), interests))
@@ -385,6 +389,8 @@ class Ledger:
         for out in [out for out in receiver.held.values() if out.endpoint is endpoint]:
             self.unreachable(out, now_ms)
         if receiver.endpoints:
+            if not receiver.durable:
+                self.join_interests(receiver)
             return
         for message in [m for m in self.live.values() if m.kind is Kind.ONLINE]:
             fate = message.fates.get(receiver)

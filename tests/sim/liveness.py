@@ -23,19 +23,7 @@ def check_nothing_is_owed(topic: Checking, everything_is_wanted: bool) -> None:
 
 
 def waits_rightly(topic: Checking, message: Message) -> bool:
-    key = message.header.ordering_key
-    if key is not None and message.kind.single:
-        # One that was accepted or tried before it, and that nobody wants, still comes first.
-        others = [m for m in topic.live.values() if m.header.ordering_key == key]
-        before = [m for m in others if m.order < message.order or m.shared.attempts]
-        if any(m.kind.single and not is_wanted(topic, m) for m in before):
-            return True
     return not any(is_stuck(topic, message, receiver) for receiver in topic.receivers.values())
-
-
-def is_wanted(topic: Checking, message: Message) -> bool:
-    online = [receiver for receiver in topic.receivers.values() if receiver.endpoints]
-    return any(receiver.wants(message.header.subjects) for receiver in online)
 
 
 def is_stuck(topic: Checking, message: Message, receiver: Receiver) -> bool:

@@ -108,9 +108,13 @@ class Worker:
 
     def was_counted(self, topic: str, sequence: int, receiver: str) -> bool:
         """Whether a receiver is done with a log message, by the rows; it is if that has ended."""
-        keys = self.shard.topics[topic].keys
+        actor = self.shard.topics[topic]
+        keys, known = actor.keys, actor.receivers.by_name.get(receiver)
         if self.store.get(keys.log(sequence)) is None:
             return True
+        # Where nobody keeps account of it, it is done if it is neither moved nor still to come.
+        if known is not None and self.store.get(keys.exception(known.number, sequence)) is None:
+            return actor.log.has_done(known, sequence)
         fared = [unpack(row, 6)[:2] for _, row in self.store.scan(*keys.fared_all(sequence))]
         return any(name == receiver and status not in UNDONE for name, status in fared)
 

@@ -651,6 +651,21 @@ def test_a_closed_connection_fails_over_at_once_with_all_it_held(kind: Kind, how
     assert broker.now_ms == START_MS
 
 
+def test_a_late_report_counts_for_the_last_holder_though_an_earlier_one_holds_others() -> None:
+    broker = CoreBroker(max_attempts=5)
+    broker.subscribe(b"first", name="first", credit=2)
+    stays, moves = broker.publish_many([b"1", b"2"])
+    assert isinstance(stays, int) and isinstance(moves, int)
+    broker.subscribe(b"second", name="second", credit=1)
+    broker.failed(moves, node=b"first")
+    broker.set_interests("nothing", node=b"first")
+    broker.detach(b"second")  # it waits, and was with the second last
+    broker.restart()
+    broker.subscribe(b"second", name="second", credit=0)
+    assert broker.processed(moves, node=b"second") == {}
+    assert broker.describe()["totals"]["processed"] == 1
+
+
 @durable_kinds
 def test_a_closed_connection_fails_over_within_its_group(kind: Kind) -> None:
     broker = CoreBroker()

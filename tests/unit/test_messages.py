@@ -771,6 +771,45 @@ def test_a_receiver_that_is_moved_back_is_not_stuck_on_a_key_it_has_finished() -
     assert broker.taken() == [b"1", b"2"]
 
 
+def test_an_ordering_key_is_not_held_up_by_what_nobody_wants() -> None:
+    broker = CoreBroker()
+    broker.publish(b"unwanted", "b", ordering_key="k")
+    broker.publish_many([b"1", b"2"], "a", ordering_key="k")
+    broker.subscribe(interests="a")
+    for payload in (b"1", b"2"):
+        (delivered,) = broker.take()
+        assert delivered.payload == payload
+        broker.processed(delivered.sequence)
+
+
+def test_what_is_tried_again_goes_before_the_rest_of_its_key_after_a_restart() -> None:
+    broker = CoreBroker(max_attempts=5)
+    broker.subscribe(name="anna", interests=("a", "b"), credit=1)
+    first = broker.publish(b"1", "a", ordering_key="k")
+    broker.publish(b"2", "b", ordering_key="k")
+    broker.failed(first)
+    broker.take()
+    broker.restart()
+    broker.subscribe(b"other", "b")
+    assert broker.taken(b"other") == [b"2"]
+    broker.detach(b"other")
+    broker.subscribe(name="anna", interests=("a", "b"))
+    assert broker.taken() == [b"1"]
+
+
+def test_a_key_set_aside_is_found_by_whoever_wants_it_later() -> None:
+    broker = CoreBroker()
+    broker.subscribe(b"x", ("a", "b"), credit=1)
+    first, *_ = broker.publish_many([b"1", b"2"], "a", ordering_key="k")
+    broker.publish(b"3", "b", ordering_key="k")
+    broker.grant(5, b"x")  # 2 and 3 come to the head and are set aside
+    assert isinstance(first, int)
+    broker.set_interests("c", node=b"x")
+    broker.processed(first, node=b"x")
+    broker.subscribe(b"y", "b")
+    assert broker.taken(b"y") == [b"3"]
+
+
 # --- order ------------------------------------------------------------------------------------
 
 

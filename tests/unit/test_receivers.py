@@ -330,6 +330,64 @@ def test_the_interests_of_a_durable_receiver_survive_a_restart(rows: Rows) -> No
     assert broker.taken() == [b"b"]
 
 
+def test_a_group_keeps_what_an_absent_member_wants(rows: Rows) -> None:
+    broker = CoreBroker(rows)
+    broker.subscribe(b"a", "a", group="crew", credit=9)
+    broker.subscribe(b"b", "b", group="crew", credit=9)
+    broker.restart()
+    broker.subscribe(b"a", "a", group="crew", credit=9)
+    broker.publish(b"1", "b", **EVERY)
+    broker.processed(broker.publish(b"2", "a", **EVERY), node=b"a")
+    broker.subscribe(b"b", "b", group="crew", credit=9)
+    assert sorted(broker.taken(b"a") + broker.taken(b"b")) == [b"1", b"2"]
+
+
+def test_a_group_keeps_what_a_member_that_leaves_wanted() -> None:
+    broker = CoreBroker()
+    broker.subscribe(b"a", "a", group="crew", credit=9)
+    broker.subscribe(b"b", "b", group="crew", credit=9)
+    broker.unsubscribe(b"b")
+    broker.subscribe(b"c", "c", group="crew", credit=9)
+    assert sorted(broker.receivers()[0]["interests"]) == ["a", "b", "c"]
+
+
+def test_a_group_is_interested_in_what_its_connected_members_say_when_one_says_it_anew() -> None:
+    broker = CoreBroker()
+    broker.subscribe(b"a", "a", group="crew")
+    broker.subscribe(b"b", "b", group="crew")
+    broker.detach(b"b")
+    broker.set_interests("c", node=b"a")
+    assert broker.receivers()[0]["interests"] == ["c"]
+
+
+def test_a_group_that_is_not_durable_forgets_what_a_member_that_left_wanted() -> None:
+    broker = CoreBroker()
+    broker.subscribe(b"a", "a", group="crew", durable=False)
+    broker.subscribe(b"b", "b", group="crew", durable=False)
+    broker.detach(b"b")
+    assert broker.receivers()[0]["interests"] == ["a"]
+
+
+def test_a_name_that_comes_back_says_anew_what_it_wants(rows: Rows) -> None:
+    broker = CoreBroker(rows)
+    broker.subscribe(interests="a", name="anna")
+    broker.restart()
+    broker.subscribe(interests="b", name="anna")
+    assert broker.receivers()[0]["interests"] == ["b"]
+
+
+def test_wider_interests_reach_what_waits_behind_what_was_read(rows: Rows) -> None:
+    broker = CoreBroker(rows)
+    broker.subscribe(interests="a", name="anna", credit=1)
+    broker.publish(b"1", "a", **EVERY)
+    for payload in (b"2", b"3"):
+        broker.publish(payload, "b", **EVERY)
+    broker.publish(b"4", "a", **EVERY)
+    broker.set_interests("a", "b")
+    broker.grant(9)
+    assert broker.taken() == [b"1", b"2", b"3", b"4"]
+
+
 def test_bad_interests_are_refused_and_change_nothing() -> None:
     broker = CoreBroker()
     broker.subscribe(interests="a")
