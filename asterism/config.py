@@ -1,29 +1,20 @@
 """The broker's configuration: one typed value, from a TOML file and the environment.
 
 The names here are the names users see (``docs/configuration.md``): times in seconds, sizes in
-bytes. Inside the broker times are whole milliseconds, so this is also where a topic's settings are
-turned from one form into the other, for every door alike. Whatever is wrong with a configuration
-is a ``ConfigError`` that names the key and where it was set; nothing is ignored in silence.
+bytes. Whatever is wrong with a configuration is a ``ConfigError`` that names the key and where it
+was set; nothing is ignored in silence.
 """
 
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from asterism import checks
 from asterism.errors import PeerError
-from asterism.settings import (
-    RECEIPT_TTL_MS_MAX,
-    TIMEOUT_MS_MAX,
-    TTL_MS_MAX,
-    Backoff,
-    DropOld,
-    RejectNew,
-    TopicSettings,
-)
+from asterism.options import TOPIC_NAMES, milliseconds, topic_overrides, unknown
+from asterism.settings import TopicSettings
 
 PREFIX: Final = "ASTERISM_"
 CONFIG_VARIABLE: Final = "ASTERISM_CONFIG"  # the path of the file, where none is given
@@ -35,135 +26,13 @@ PATH_BYTES_MAX: Final = 4_096
 STORES_MAX: Final = 1_024
 WORKERS_MAX: Final = 1_024
 SYNC_MS_MAX: Final = 60_000
+HEARTBEAT_MS_MIN: Final = 50
+HEARTBEAT_MS_MAX: Final = 600_000
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class ConfigError(Exception):
     """A configuration that cannot be used: what is wrong, and in which file or variable."""
-
-
-# --- a topic's settings, between what users write and what the broker holds ---------------------
-
-# The user's name -> the field, and its least and most in milliseconds.
-_SECONDS: Final[dict[str, tuple[str, int, int]]] = {
-    "draft_timeout": ("draft_timeout_ms", 0, TIMEOUT_MS_MAX),
-    "sent_timeout": ("sent_timeout_ms", 1, TIMEOUT_MS_MAX),
-    "received_timeout": ("received_timeout_ms", 1, TIMEOUT_MS_MAX),
-    "default_ttl": ("default_ttl_ms", 1, TTL_MS_MAX),
-    "history_ttl": ("history_ttl_ms", 0, TIMEOUT_MS_MAX),
-    "receipt_ttl": ("receipt_ttl_ms", 0, RECEIPT_TTL_MS_MAX),
-}
-_USER_NAMES: Final = {field_name: name for name, (field_name, _, _) in _SECONDS.items()}
-TOPIC_NAMES: Final = tuple(_USER_NAMES.get(held.name, held.name) for held in fields(TopicSettings))
-
-
-def topic_overrides(mapping: Mapping[str, object]) -> dict[str, object]:
-    """What a user sets on a topic, checked, as overrides for ``TopicSettings.changed``.
-
-    ``None`` sets a setting to none where it may be. ``overflow`` and ``retry_backoff`` are maps,
-    or the values that ``asterism`` exports for them.
-    """
-    if not isinstance(mapping, Mapping):
-        raise PeerError("bad_request", "topic settings must be a map")
-    overrides: dict[str, object] = {}
-    for name, value in mapping.items():
-        if name not in TOPIC_NAMES:
-            raise PeerError("bad_request", _unknown("topic setting", name, TOPIC_NAMES))
-        if name in _SECONDS:
-            field_name, least_ms, most_ms = _SECONDS[name]
-            overrides[field_name] = _milliseconds(name, value, least_ms, most_ms)
-            continue
-        if name == "overflow":
-            value = _overflow(value)
-        elif name == "retry_backoff":
-            value = _backoff(value)
-        TopicSettings().changed({name: value})
-        overrides[name] = value
-    return overrides
-
-
-def topic_settings_as_user(settings: TopicSettings) -> dict[str, object]:
-    """Every setting under the user's name and in the user's unit; ``topic_overrides`` undoes it."""
-    shown: dict[str, object] = {}
-    for held in fields(settings):
-        value = getattr(settings, held.name)
-        match value:
-            case RejectNew(size):
-                value = {"size": size, "policy": "reject_new"}
-            case DropOld(size):
-                value = {"size": size, "policy": "drop_old"}
-            case Backoff(least_ms, most_ms):
-                value = {"min": _seconds(least_ms), "max": _seconds(most_ms)}
-            case int() if held.name in _USER_NAMES:
-                value = _seconds(value)
-        shown[_USER_NAMES.get(held.name, held.name)] = value
-    return shown
-
-
-def _overflow(value: object) -> object:
-    if value is None or isinstance(value, RejectNew | DropOld):
-        return value
-    given = _table("overflow", value, required=("size",), optional=("policy",))
-    policy = checks.one_of(
-        "overflow.policy", given.get("policy", "reject_new"), ("reject_new", "drop_old")
-    )
-    return RejectNew(given["size"]) if policy == "reject_new" else DropOld(given["size"])
-
-
-def _backoff(value: object) -> object:
-    if value is None or isinstance(value, Backoff):
-        return value
-    given = _table("retry_backoff", value, required=("min", "max"))
-    least_ms = _milliseconds("retry_backoff.min", given["min"], 0, TIMEOUT_MS_MAX)
-    most_ms = _milliseconds("retry_backoff.max", given["max"], 0, TIMEOUT_MS_MAX)
-    if most_ms < least_ms:
-        raise PeerError("bad_request", "retry_backoff.max must not be under retry_backoff.min")
-    return Backoff(least_ms, most_ms)
-
-
-def _table(
-    name: str, value: object, required: tuple[str, ...], optional: tuple[str, ...] = ()
-) -> Mapping[str, Any]:
-    """A map with all of the required names, and none but these."""
-    names = required + optional
-    if not isinstance(value, Mapping):
-        raise PeerError("bad_request", f"{name} must be a map of {' and '.join(names)}")
-    for key in value:
-        if key not in names:
-            raise PeerError(
-                "bad_request", f"{name} has {', '.join(names)}; not {checks.shown(key)}"
-            )
-    for key in required:
-        if key not in value:
-            raise PeerError("bad_request", f"{name}.{key} must be given")
-    return value
-
-
-def _milliseconds(name: str, value: object, least_ms: int, most_ms: int) -> int:
-    """A number of seconds in whole milliseconds; what is above nothing stays above nothing."""
-    if type(value) is not int and type(value) is not float:
-        raise PeerError(
-            "bad_request", f"{name} must be a number of seconds, not {checks.shown(value)}"
-        )
-    # Not a number, and either infinity, are outside every range, so that rounding cannot fail.
-    if not least_ms <= value * 1_000 <= most_ms:
-        raise PeerError(
-            "bad_request",
-            f"{name} must be from {_seconds(least_ms)} to {_seconds(most_ms)} seconds, "
-            f"not {checks.shown(value)}",
-        )
-    return max(1, round(value * 1_000)) if value > 0 else 0
-
-
-def _seconds(milliseconds: int) -> int | float:
-    whole, rest = divmod(milliseconds, 1_000)
-    return milliseconds / 1_000 if rest else whole
-
-
-def _unknown(what: str, name: object, known: Collection[str]) -> str:
-    """Says that there is no such thing, and which one may have been meant."""
-    near = get_close_matches(name, known, n=1) if type(name) is str and len(name) < 100 else []
-    meant = f"; did you mean {near[0]}?" if near else ""
-    return f"there is no {what} {checks.shown(name)}{meant}"
 
 
 # --- the broker's own settings ------------------------------------------------------------------
@@ -182,6 +51,30 @@ def _sync(name: str, value: object) -> str:
     return sync
 
 
+_ADDRESS: Final = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/*]+|\*):([0-9]{1,5})")
+_LOOPBACK: Final = ("127.", "[::1]", "localhost")
+
+
+def _address(name: str, value: object) -> str:
+    address = checks.text(name, value, PATH_BYTES_MAX)
+    parts = _ADDRESS.fullmatch(address)
+    if parts is None or int(parts[2]) > 65_535:
+        raise PeerError(
+            "bad_request", f"{name} must be like tcp://127.0.0.1:7700, not {checks.shown(address)}"
+        )
+    return address
+
+
+def is_loopback(address: str) -> bool:
+    """Can only this machine reach an address?"""
+    return address.removeprefix("tcp://").startswith(_LOOPBACK)
+
+
+def _heartbeat(name: str, value: object) -> object:
+    milliseconds(name, value, HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
+    return value
+
+
 def _path(name: str, value: object) -> str:
     path = checks.text(name, value, PATH_BYTES_MAX)
     if "\0" in path:
@@ -195,6 +88,10 @@ _CHECKS: Final[dict[str, Callable[[str, object], object]]] = {
     "workers": lambda name, value: checks.whole(name, value, 1, WORKERS_MAX),
     "sync": _sync,
     "auto_create": checks.flag,
+    "listen": _address,
+    "insecure": checks.flag,
+    "heartbeat": _heartbeat,
+    "log_level": lambda name, value: checks.one_of(name, value, LOG_LEVELS),
 }
 
 
@@ -207,6 +104,10 @@ class Config:
     workers: int = 2
     sync: str = "always"
     auto_create: bool = True
+    listen: str = "tcp://127.0.0.1:7700"
+    insecure: bool = False
+    heartbeat: float = 2
+    log_level: str = "info"
     topic: TopicSettings = field(default_factory=TopicSettings)
 
     def __post_init__(self) -> None:
@@ -215,6 +116,16 @@ class Config:
                 check(name, getattr(self, name))
             except PeerError as error:
                 raise ConfigError(error.detail) from None
+        if not is_loopback(self.listen) and not self.insecure:
+            raise ConfigError(
+                f"listen is {self.listen}: others than this machine could connect, and nothing "
+                "asks them who they are. Listen on 127.0.0.1, or set insecure = true."
+            )
+
+    @property
+    def heartbeat_ms(self) -> int:
+        """How often a session gives a sign of life; after three that are missed it is cut."""
+        return round(self.heartbeat * 1_000)
 
     @property
     def sync_interval_ms(self) -> int | None:
@@ -249,6 +160,10 @@ KEYS: Final[dict[str, Callable[[str], object]]] = {
     "workers": _as_whole,
     "sync": _as_text,
     "auto_create": _as_flag,
+    "listen": _as_text,
+    "insecure": _as_flag,
+    "heartbeat": _as_seconds,
+    "log_level": _as_text,
     "topic.blocking": _as_flag,
     "topic.overflow.size": _as_whole,
     "topic.overflow.policy": _as_text,
@@ -364,7 +279,7 @@ def _leaves(table: str, values: object, source: str) -> Iterator[tuple[str, obje
     for name, value in values.items():
         if type(name) is not str or "." in name or name not in known:
             where = f"setting in {table}" if table else "setting"
-            raise ConfigError(f"{source}: {_unknown(where, name, known)}")
+            raise ConfigError(f"{source}: {unknown(where, name, known)}")
         key = prefix + name
         if key in TABLES and not (value is None and key in MAY_BE_NONE):
             yield from _leaves(key, value, source)
@@ -375,7 +290,7 @@ def _leaves(table: str, values: object, source: str) -> Iterator[tuple[str, obje
 def _from_variable(variable: str, text: str) -> tuple[str, object]:
     key = _VARIABLES.get(variable)
     if key is None:
-        raise ConfigError(_unknown("variable", variable, _VARIABLES))
+        raise ConfigError(unknown("variable", variable, _VARIABLES))
     if text == "" and key in MAY_BE_NONE:
         return key, None
     if key in TABLES:

@@ -22,11 +22,10 @@ from asterism.config import (
     ConfigError,
     from_mapping,
     parse,
-    topic_overrides,
-    topic_settings_as_user,
     variable_of,
 )
 from asterism.errors import ERRORS
+from asterism.options import topic_overrides, topic_settings_as_user
 from asterism.settings import TIMEOUT_MS_MAX, TTL_MS_MAX, TopicSettings
 
 # A loaded machine is not a failure.

@@ -7,17 +7,9 @@ from typing import Any
 
 import pytest
 
-from asterism.config import (
-    KEYS,
-    MAY_BE_NONE,
-    Config,
-    ConfigError,
-    from_mapping,
-    parse,
-    topic_settings_as_user,
-    variable_of,
-)
+from asterism.config import KEYS, MAY_BE_NONE, Config, ConfigError, from_mapping, parse, variable_of
 from asterism.errors import ERRORS
+from asterism.options import topic_settings_as_user
 from tests.tidy import tree
 
 ERRORS_DOCUMENT = tree.ROOT / "docs" / "errors.md"

@@ -12,16 +12,14 @@ from asterism.config import (
     KEYS,
     MAY_BE_NONE,
     TABLES,
-    TOPIC_NAMES,
     Config,
     ConfigError,
     from_mapping,
     load,
     parse,
-    topic_overrides,
-    topic_settings_as_user,
     variable_of,
 )
+from asterism.options import TOPIC_NAMES, topic_overrides, topic_settings_as_user
 from asterism.settings import TIMEOUT_MS_MAX, TTL_MS_MAX, TopicSettings
 
 WHOLE_FILE = b"""
@@ -30,6 +28,10 @@ stores = 16
 workers = 4
 sync = "20ms"
 auto_create = false
+listen = "tcp://0.0.0.0:7701"
+insecure = true
+heartbeat = 0.5
+log_level = "debug"
 
 [topic]
 blocking = true
@@ -57,6 +59,10 @@ WHOLE_CONFIG = Config(
     workers=4,
     sync="20ms",
     auto_create=False,
+    listen="tcp://0.0.0.0:7701",
+    insecure=True,
+    heartbeat=0.5,
+    log_level="debug",
     topic=TopicSettings(
         blocking=True,
         overflow=DropOld(1_000),
@@ -103,6 +109,10 @@ def test_the_environment_may_set_every_key() -> None:
         "ASTERISM_WORKERS": "4",
         "ASTERISM_SYNC": "20ms",
         "ASTERISM_AUTO_CREATE": "false",
+        "ASTERISM_LISTEN": "tcp://0.0.0.0:7701",
+        "ASTERISM_INSECURE": "true",
+        "ASTERISM_HEARTBEAT": "0.5",
+        "ASTERISM_LOG_LEVEL": "debug",
         "ASTERISM_TOPIC__BLOCKING": "true",
         "ASTERISM_TOPIC__OVERFLOW__SIZE": "1000",
         "ASTERISM_TOPIC__OVERFLOW__POLICY": "drop_old",
@@ -423,3 +433,16 @@ def test_what_is_shown_can_be_set_again(settings: TopicSettings) -> None:
 def test_every_table_holds_a_key() -> None:
     for table in TABLES:
         assert any(key.startswith(f"{table}.") for key in KEYS)
+
+
+@pytest.mark.parametrize("listen", ["tcp://0.0.0.0:7700", "tcp://*:7700", "tcp://example.org:1"])
+def test_only_this_machine_may_connect_unless_it_is_said_otherwise(listen: str) -> None:
+    with pytest.raises(ConfigError, match="insecure = true"):
+        Config(listen=listen)
+    assert Config(listen=listen, insecure=True).listen == listen
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:7700", "tcp://127.0.0.1", "tcp://127.0.0.1:65536"])
+def test_an_address_that_is_none_is_refused(listen: str) -> None:
+    with pytest.raises(ConfigError, match="tcp://127.0.0.1:7700"):
+        Config(listen=listen)

@@ -1,0 +1,276 @@
+"""Frames <-> commands and effects: the protocol of ``docs/protocol.md``. Pure.
+
+A message on the wire is three frames, between a client and the broker and between its processes:
+
+    head    version:u8 verb:u8 worker:u16 node:u32 request:u64      big-endian, 16 bytes
+    topic   the topic's name, UTF-8; empty where the verb is about no topic
+    body    one MessagePack value
+
+The front-end forwards by head and topic alone. Between it and the workers a frame goes before the
+three: the *session*, 13 bytes, so that an answer finds its way back. A *node* of the core is a
+session and the number that its client gave it in the head: a gateway carries many.
+
+    session   epoch of the front-end:8 routing id:5
+    node      session:13 number:u32
+"""
+
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from asterism import commands as ask
+from asterism.commands import Command, CreateTopic, DeleteTopic
+from asterism.effects import (
+    Accepted,
+    Deliver,
+    Effect,
+    EndpointGone,
+    Forward,
+    Refuse,
+    Reply,
+    Resolved,
+)
+from asterism.errors import PeerError
+from asterism.message import Status
+from asterism.options import topic_fields, topic_overrides, topic_settings_as_user
+from asterism.settings import TopicSettings
+
+VERSION: Final = 1
+HEAD: Final = struct.Struct(">BBHIQ")
+NUMBER: Final = struct.Struct(">I")
+SESSION_BYTES: Final = 13
+NODE_BYTES: Final = SESSION_BYTES + NUMBER.size
+ANY_WORKER: Final = 0xFFFF  # in a head: of no worker, but of the front-end itself
+# A topic frame that begins with this byte, which no name has, names a process: ``\0w3``, ``\0i``.
+PROCESS: Final = b"\0"
+
+
+class Verb(IntEnum):
+    """What a head says: below 128 from a client, from 128 on from the broker."""
+
+    # Of the session: the front-end answers.
+    HELLO = 1
+    PING = 2
+    GOODBYE = 3
+    DETACH = 4  # one node of the session ends
+    # Of a process: a worker or the front-end answers for itself.
+    STATUS = 8
+    LIST_TOPICS = 9
+    SNAPSHOT = 10
+    # Of a topic: its actor answers.
+    PUBLISH = 16
+    AWAIT_RECEIPTS = 17
+    SUBSCRIBE = 18
+    CREATE_RECEIVER = 19
+    SET_INTERESTS = 20
+    UNSUBSCRIBE = 21
+    GRANT = 22
+    PULL = 23
+    CANCEL_WAIT = 24
+    REPORT = 25
+    EXTEND = 26
+    LIST_RECEIVERS = 27
+    DELETE_RECEIVER = 28
+    SEEK = 29
+    CONFIGURE = 30
+    DESCRIBE = 31
+    CLEAR = 32
+    DELETE_TOPIC = 33
+    CREATE_TOPIC = 34
+    LIST_PARKED = 35
+    RENEW = 36
+    ABANDON = 37
+    RENEW_ALL = 38
+    ABANDON_ALL = 39
+    DRAFT = 40
+    SET_DRAFT = 41
+    ORDER = 42
+    FETCH = 43
+    COMPLETE = 44
+    FAIL = 45
+    STATS = 46
+    # From the broker.
+    WELCOME = 128
+    PONG = 129
+    CLOSED = 130  # the session is over, or never was: say hello again
+    RESTARTED = 131  # a worker has come back: what it had not answered, and its endpoints, are gone
+    ACCEPTED = 144
+    REPLY = 145
+    REFUSE = 146
+    DELIVER = 147
+    GONE = 148
+    RESOLVED = 149
+
+
+FIRST_TOPIC_VERB: Final = Verb.PUBLISH
+FIRST_BROKER_VERB: Final = Verb.WELCOME
+
+Frames = list[bytes]
+_Asked = Command | CreateTopic | DeleteTopic
+
+
+class Head(NamedTuple):
+    """The fixed part of a message."""
+
+    verb: int
+    worker: int
+    node: int
+    request: int
+
+
+def pack_head(verb: int, node: int = 0, request: int = 0, worker: int = ANY_WORKER) -> bytes:
+    return HEAD.pack(VERSION, verb, worker, node, request)
+
+
+def read_head(frame: bytes) -> Head:
+    """The head; of another size or version it is refused."""
+    if len(frame) != HEAD.size:
+        raise PeerError("bad_request", f"a head has {HEAD.size} bytes, not {len(frame)}")
+    version, verb, worker, node, request = HEAD.unpack(frame)
+    if version != VERSION:
+        raise PeerError("unsupported_version", f"this is version {VERSION}, not {version}")
+    return Head(verb, worker, node, request)
+
+
+def pack_body(value: object) -> bytes:
+    packed: bytes = msgpack.packb(value)
+    return packed
+
+
+def read_body(frame: bytes) -> Any:
+    """The value of a body: arrays are tuples. What is not MessagePack is refused."""
+    try:
+        return msgpack.unpackb(frame, use_list=False, strict_map_key=False)
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
+        raise PeerError("bad_request", f"a body is not MessagePack: {error}") from None
+
+
+def worker_topic(number: int) -> bytes:
+    """The topic frame of what is asked of a worker itself."""
+    return PROCESS + b"w%d" % number
+
+
+# --- commands ---------------------------------------------------------------------------------
+# A body is the array of the command's fields, in their order and without node and request; fields
+# at the end may be left out where they have a default.
+
+COMMANDS: Final[dict[Verb, type[_Asked]]] = {
+    Verb.PUBLISH: ask.Publish,
+    Verb.AWAIT_RECEIPTS: ask.AwaitReceipts,
+    Verb.SUBSCRIBE: ask.Subscribe,
+    Verb.CREATE_RECEIVER: ask.CreateReceiver,
+    Verb.SET_INTERESTS: ask.SetInterests,
+    Verb.UNSUBSCRIBE: ask.Unsubscribe,
+    Verb.GRANT: ask.Grant,
+    Verb.PULL: ask.Pull,
+    Verb.CANCEL_WAIT: ask.CancelWait,
+    Verb.REPORT: ask.Report,
+    Verb.EXTEND: ask.Extend,
+    Verb.LIST_RECEIVERS: ask.ListReceivers,
+    Verb.DELETE_RECEIVER: ask.DeleteReceiver,
+    Verb.SEEK: ask.Seek,
+    Verb.CONFIGURE: ask.Configure,
+    Verb.DESCRIBE: ask.Describe,
+    Verb.CLEAR: ask.Clear,
+    Verb.DELETE_TOPIC: DeleteTopic,
+    Verb.CREATE_TOPIC: CreateTopic,
+    Verb.LIST_PARKED: ask.ListParked,
+    Verb.RENEW: ask.Renew,
+    Verb.ABANDON: ask.Abandon,
+    Verb.RENEW_ALL: ask.RenewAll,
+    Verb.ABANDON_ALL: ask.AbandonAll,
+    Verb.DRAFT: ask.Draft,
+    Verb.SET_DRAFT: ask.SetDraft,
+    Verb.ORDER: ask.Order,
+    Verb.FETCH: ask.Fetch,
+    Verb.COMPLETE: ask.Complete,
+    Verb.FAIL: ask.Fail,
+    Verb.STATS: ask.Stats,
+}
+_COMMANDS: Final[dict[int, type[_Asked]]] = {int(verb): kind for verb, kind in COMMANDS.items()}
+
+
+def _read_report(fields: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(fields) > 1 and type(fields[1]) is int and fields[1] in _STATUSES:
+        return (fields[0], _STATUSES[fields[1]], *fields[2:])
+    return fields
+
+
+def _read_settings(fields: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Settings travel as users write them: by the names, and in the units, of the configuration."""
+    changes = topic_overrides(fields[0]) if fields else {}
+    inherit = (topic_fields(fields[1]),) if len(fields) > 1 else ()
+    return (changes, *inherit, *fields[2:])
+
+
+_STATUSES: Final = {int(status): status for status in Status}
+_READERS: Final[dict[int, Callable[[tuple[Any, ...]], tuple[Any, ...]]]] = {
+    Verb.REPORT: _read_report,
+    Verb.CONFIGURE: _read_settings,
+    Verb.CREATE_TOPIC: _read_settings,
+}
+
+
+def read_command(verb: int, node: bytes, request: int, body: bytes) -> _Asked:
+    """The command of a head and a body; anything but a well-formed one is a ``PeerError``."""
+    kind = _COMMANDS.get(verb)
+    if kind is None:
+        raise PeerError("bad_request", f"there is no verb {verb}")
+    fields = read_body(body)
+    if type(fields) is not tuple:
+        raise PeerError("bad_request", "a command's body is an array of its fields")
+    reader = _READERS.get(verb)
+    if reader is not None:
+        fields = reader(fields)
+    try:
+        return kind(node, request, *fields)  # type: ignore[arg-type]
+    except TypeError:
+        raise PeerError("bad_request", f"{Verb(verb).name} has other fields than these") from None
+
+
+# --- effects ----------------------------------------------------------------------------------
+
+
+class Outgoing(NamedTuple):
+    """What leaves a worker: the node it is for, and the three frames."""
+
+    node: bytes
+    head: bytes
+    body: bytes
+
+
+def write_effect(effect: Effect, worker: int) -> Outgoing | None:
+    """The frames of an effect but for its topic; ``None`` where nobody is there to be told."""
+    match effect:
+        case Deliver(node, endpoint, receiver, deliveries):
+            return _outgoing(Verb.DELIVER, node, 0, worker, (endpoint, receiver, deliveries))
+        case Accepted(node, request, results):
+            return _outgoing(Verb.ACCEPTED, node, request, worker, results)
+        case Reply(node, request, body):
+            return _outgoing(Verb.REPLY, node, request, worker, _plain(body))
+        case Refuse(node, request, code, detail, retry_after_ms):
+            return _outgoing(Verb.REFUSE, node, request, worker, (code, detail, retry_after_ms))
+        case EndpointGone(node, endpoint, code):
+            return _outgoing(Verb.GONE, node, 0, worker, (endpoint, code))
+        case Resolved(node, producer, number, verdict, statuses):
+            if node is None:
+                return None
+            resolved = (producer, number, verdict, statuses)
+            return _outgoing(Verb.RESOLVED, node, 0, worker, resolved)
+        case Forward():
+            raise AssertionError("a forward goes to another topic, not to a client")
+
+
+def _outgoing(verb: Verb, node: bytes, request: int, worker: int, body: object) -> Outgoing:
+    (number,) = NUMBER.unpack_from(node, len(node) - NUMBER.size)
+    return Outgoing(node, HEAD.pack(VERSION, verb, worker, number, request), msgpack.packb(body))
+
+
+def _plain(body: dict[str, Any]) -> dict[str, Any]:
+    settings = body.get("settings")
+    if isinstance(settings, TopicSettings):
+        return body | {"settings": topic_settings_as_user(settings)}
+    return body
