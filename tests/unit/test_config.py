@@ -444,5 +444,5 @@ def test_only_this_machine_may_connect_unless_it_is_said_otherwise(listen: str) 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:7700", "tcp://127.0.0.1", "tcp://127.0.0.1:65536"])
 def test_an_address_that_is_none_is_refused(listen: str) -> None:
-    with pytest.raises(ConfigError, match="tcp://127.0.0.1:7700"):
+    with pytest.raises(ConfigError, match="tcp://"):
         Config(listen=listen)
