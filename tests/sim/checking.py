@@ -140,6 +140,8 @@ class Checking(Applying):
                 continue
             if message.kind.single != other.kind.single:
                 continue
+            if receiver is self.work and other.kind is Kind.PUSH:
+                continue  # an order never gets one, so it holds up no order
             fate = other.shared if other.kind.single else other.fates.get(receiver)
             if fate is None:
                 continue
