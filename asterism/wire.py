@@ -11,6 +11,7 @@ three: the *session*, 13 bytes, so that an answer finds its way back. A *node* o
 session and the number that its client gave it in the head: a gateway carries many.
 
     session   epoch of the front-end:8 routing id:5
+              eight zeros, "w", number of a worker:u32      of a worker that asks another
     node      session:13 number:u32
 """
 
@@ -146,6 +147,19 @@ def read_body(frame: bytes) -> Any:
         return msgpack.unpackb(frame, use_list=False, strict_map_key=False)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
         raise PeerError("bad_request", f"a body is not MessagePack: {error}") from None
+
+
+OF_WORKER: Final = bytes(8) + b"w"  # how the session of a worker begins
+
+
+def session_of_worker(number: int) -> bytes:
+    """The session as which a worker publishes to topics of other workers."""
+    return OF_WORKER + NUMBER.pack(number)
+
+
+def worker_of_session(session: bytes) -> bytes:
+    """The name by which the front-end knows the worker of such a session."""
+    return b"w%d" % NUMBER.unpack_from(session, len(OF_WORKER))
 
 
 def worker_topic(number: int) -> bytes:

@@ -140,15 +140,15 @@ class Checking(Applying):
                 continue
             if message.kind.single != other.kind.single:
                 continue
-            if receiver is self.work and other.kind is Kind.PUSH:
-                continue  # an order never gets one, so it holds up no order
             fate = other.shared if other.kind.single else other.fates.get(receiver)
             if fate is None:
                 continue
             out = None if fate.holder is None else fate.holder.held.get(other.sequence)
             if out is not None and not self.went_after(out, message):
                 raise self.fail(f"{what}: {other.sequence} of key {key!r} is out")
-            if self.goes_before(other, fate, message, receiver):
+            # An order never gets a push message, so one that waits holds up no order.
+            for_others = receiver is self.work and other.kind is Kind.PUSH
+            if not for_others and self.goes_before(other, fate, message, receiver):
                 raise self.fail(f"{what}: {other.sequence} of key {key!r} is to be tried again")
 
     def went_after(self, other: Out, message: Message) -> bool:
