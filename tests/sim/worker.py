@@ -112,11 +112,12 @@ class Worker:
         keys, known = actor.keys, actor.receivers.by_name.get(receiver)
         if self.store.get(keys.log(sequence)) is None:
             return True
-        # Where nobody keeps account of it, it is done if it is neither moved nor still to come.
-        if known is not None and self.store.get(keys.exception(known.number, sequence)) is None:
-            return actor.log.has_done(known, sequence)
         fared = [unpack(row, 6)[:2] for _, row in self.store.scan(*keys.fared_all(sequence))]
-        return any(name == receiver and status not in UNDONE for name, status in fared)
+        status = dict(fared).get(receiver)
+        if status in UNDONE and known is not None:
+            # Renewed, or parked: what it does then is not noted where nobody wants to know.
+            return self.store.get(keys.exception(known.number, sequence)) is None
+        return status is not None
 
     def kill(self) -> None:
         """The process ends: what is pending, and the shard, are gone."""
