@@ -6,7 +6,7 @@ I3 A delivery that is out is in ``held`` of exactly one receiver, under its sequ
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from asterism import limits
 from asterism.actors.delivery import Delivery
@@ -162,6 +162,16 @@ class Receiver:
         return endpoint
 
 
+class Matcher(Protocol):
+    """Who is interested in what: a trie here, or a process that is asked."""
+
+    def add(self, interest: str, receiver: int) -> bool: ...
+
+    def remove(self, interest: str, receiver: int) -> bool: ...
+
+    def match_any(self, subjects: tuple[str, ...]) -> frozenset[int]: ...
+
+
 class SettingsBox:
     """The settings in force: one place that everybody of a topic looks at."""
 
@@ -174,13 +184,13 @@ class SettingsBox:
 class Receivers:
     """All receivers and endpoints of a topic, and who is interested in what."""
 
-    def __init__(self, settings: SettingsBox) -> None:
+    def __init__(self, settings: SettingsBox, matcher: Matcher | None = None) -> None:
         self._settings = settings
         self.by_name: dict[str, Receiver] = {}
         self.by_number: dict[int, Receiver] = {}
         self.endpoints: dict[tuple[bytes, int], Endpoint] = {}
         self.nodes: dict[bytes, set[int]] = {}  # node -> its endpoints
-        self._trie: InterestTrie[int] = InterestTrie()
+        self._matcher: Matcher = InterestTrie[int]() if matcher is None else matcher
         self._audiences: dict[tuple[str, ...], frozenset[int]] = {}
         self.next_number = FIRST_RECEIVER
         self.window_max = limits.window_of(0)  # log deliveries one receiver has in memory
@@ -194,8 +204,12 @@ class Receivers:
         if found is None:
             if len(self._audiences) >= limits.HEADERS_CACHED_MAX:
                 self._audiences.clear()
-            found = self._audiences[subjects] = self._trie.match_any(subjects)
+            found = self._audiences[subjects] = self._matcher.match_any(subjects)
         return found
+
+    def is_known(self, subjects: tuple[str, ...]) -> bool:
+        """Would ``audience`` answer without asking anybody?"""
+        return subjects in self._audiences
 
     def find(self, name: str) -> Receiver:
         receiver = self.by_name.get(name)
@@ -256,10 +270,10 @@ class Receivers:
             return False
         for interest in receiver.interests:
             if interest not in wanted:
-                self._trie.remove(interest, receiver.number)
+                self._matcher.remove(interest, receiver.number)
         for interest in wanted:
             if interest not in receiver.interests:
-                self._trie.add(interest, receiver.number)
+                self._matcher.add(interest, receiver.number)
         receiver.interests = wanted
         self._audiences.clear()
         self.epoch += 1

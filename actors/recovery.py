@@ -10,7 +10,7 @@ from itertools import islice
 from asterism.actors.delivery import POOL_KIND, Delivery, Message
 from asterism.actors.leases import Page
 from asterism.actors.pool import message_of
-from asterism.actors.receivers import Receiver
+from asterism.actors.receivers import Matcher, Receiver
 from asterism.actors.topic import TopicActor
 from asterism.limits import MARKS_MAX
 from asterism.message import Status
@@ -38,9 +38,15 @@ from asterism.storage.records import (
 )
 
 
-def recover(name: str, number: int, rows: Rows, defaults: TopicSettings) -> TopicActor:
+def recover(
+    name: str,
+    number: int,
+    rows: Rows,
+    defaults: TopicSettings,
+    matcher: Matcher | None = None,
+) -> TopicActor:
     """A topic as its rows tell it."""
-    actor = TopicActor(name, number, rows, defaults, first=1)
+    actor = TopicActor(name, number, rows, defaults, 1, matcher)
     head = rows.get(actor.keys.head)
     assert head is not None, f"the topic {name!r} has no head row"
     actor.read_head(head)

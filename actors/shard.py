@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from asterism import checks
 from asterism import commands as ask
+from asterism.actors.receivers import Matcher
 from asterism.actors.recovery import recover
 from asterism.actors.topic import TopicActor
 from asterism.commands import Command, CreateTopic, DeleteTopic, ForwardSettled, Publish, Request
@@ -56,7 +57,8 @@ class Shard:
             self._next_topic, self._first_sequence = unpack(row, 2)
         for key, value in list(self._rows.scan(STORE_TOPIC, after(STORE_TOPIC))):
             name = key[len(STORE_TOPIC) :].decode()
-            actor = recover(name, int.from_bytes(value, "big"), self._rows, self._defaults)
+            number, matcher = int.from_bytes(value, "big"), self.matcher_for(name)
+            actor = recover(name, number, self._rows, self._defaults, matcher)
             self.topics[name] = self._touched[name] = actor
 
     # --- commands ---------------------------------------------------------------------------
@@ -99,7 +101,8 @@ class Shard:
     def _make(self, name: str) -> TopicActor:
         number = self._next_topic
         self._next_topic += 1
-        actor = TopicActor(name, number, self._rows, self._defaults, self._first_sequence)
+        matcher = self.matcher_for(name)
+        actor = TopicActor(name, number, self._rows, self._defaults, self._first_sequence, matcher)
         self.topics[name] = self._touched[name] = actor
         self._rows.put(STORE_TOPIC + name.encode(), number.to_bytes(4, "big"))
         self._write_next()
@@ -125,6 +128,7 @@ class Shard:
         self._perform(actor, actor.delete(now_ms), now_ms)
         self._touched.pop(name, None)
         self._scheduled.pop(name, None)
+        self.forget_topic(name)
         self._rows.delete(STORE_TOPIC + name.encode())
         # A topic of the same name must not give a sequence that somebody may still remember.
         self._first_sequence = max(self._first_sequence, actor.next_sequence)
@@ -171,6 +175,13 @@ class Shard:
     def owns(self, topic: str) -> bool:
         """Is this topic one of this store? A host with several stores decides by placement."""
         return True
+
+    def matcher_for(self, topic: str) -> Matcher | None:
+        """Who resolves a topic's interests; ``None``: the topic itself."""
+        return None
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: whoever resolved its interests need not know them any more."""
 
     def _settle(self, actor: TopicActor, settled: ForwardSettled, now_ms: int) -> None:
         self._perform(actor, actor.handle(settled, now_ms), now_ms)

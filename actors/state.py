@@ -17,7 +17,7 @@ from asterism.actors.log import Log, Places
 from asterism.actors.pool import Lane, Pool
 from asterism.actors.producers import Producers
 from asterism.actors.receipts import Outcomes
-from asterism.actors.receivers import Endpoint, Receiver, Receivers, SettingsBox, Wait
+from asterism.actors.receivers import Endpoint, Matcher, Receiver, Receivers, SettingsBox, Wait
 from asterism.effects import Effect
 from asterism.message import Header, Status, decode_header
 from asterism.rows import Rows
@@ -92,7 +92,13 @@ class TopicState:
     """The parts of one topic."""
 
     def __init__(
-        self, name: str, number: int, rows: Rows, defaults: TopicSettings, first: int
+        self,
+        name: str,
+        number: int,
+        rows: Rows,
+        defaults: TopicSettings,
+        first: int,
+        matcher: Matcher | None = None,
     ) -> None:
         self.name = name
         self.rows = rows
@@ -100,7 +106,7 @@ class TopicState:
         self.defaults = defaults
         self.overrides: dict[str, Any] = {}
         self.box = SettingsBox(defaults)
-        self.receivers = Receivers(self.box)
+        self.receivers = Receivers(self.box, matcher)
         self.pages = Pages(rows, self.keys)
         self.pool = Pool(rows, self.keys, self.receivers, self.header_of, self.returned)
         self.log = Log(rows, self.keys, self.receivers, self.header_of, self.returned)

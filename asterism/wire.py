@@ -16,7 +16,7 @@ session and the number that its client gave it in the head: a gateway carries ma
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -159,7 +159,8 @@ def session_of_worker(number: int) -> bytes:
 
 def worker_of_session(session: bytes) -> bytes:
     """The name by which the front-end knows the worker of such a session."""
-    return b"w%d" % NUMBER.unpack_from(session, len(OF_WORKER))
+    (number,) = NUMBER.unpack_from(session, len(OF_WORKER))
+    return b"w%d" % int(number)
 
 
 def worker_topic(number: int) -> bytes:
@@ -249,38 +250,69 @@ def read_command(verb: int, node: bytes, request: int, body: bytes) -> _Asked:
 
 
 class Outgoing(NamedTuple):
-    """What leaves a worker: the node it is for, and the three frames."""
+    """What leaves a worker: the node that it is for, and the three frames."""
 
     node: bytes
     head: bytes
+    topic: bytes
     body: bytes
 
 
-def write_effect(effect: Effect, worker: int) -> Outgoing | None:
-    """The frames of an effect but for its topic; ``None`` where nobody is there to be told."""
+def write_effects(effects: Iterable[tuple[str, Effect]], worker: int) -> Iterator[Outgoing]:
+    """The frames of effects, in order. Receipts for one node that follow one another are one."""
+    receipts: list[tuple[bytes, int, str, dict[str, str]]] = []
+    receipts_for: tuple[str, bytes] | None = None
+    for topic, effect in effects:
+        if isinstance(effect, Resolved):
+            if effect.node is None:
+                continue  # nobody is there to be told; he may ask again
+            if receipts and receipts_for != (topic, effect.node):
+                yield _receipts(receipts_for, receipts, worker)
+                receipts = []
+            receipts_for = topic, effect.node
+            receipts.append((effect.producer, effect.number, effect.verdict, effect.statuses))
+            continue
+        if receipts:
+            yield _receipts(receipts_for, receipts, worker)
+            receipts = []
+        yield _write(topic, effect, worker)
+    if receipts:
+        yield _receipts(receipts_for, receipts, worker)
+
+
+def _receipts(
+    receipts_for: tuple[str, bytes] | None,
+    receipts: list[tuple[bytes, int, str, dict[str, str]]],
+    worker: int,
+) -> Outgoing:
+    assert receipts_for is not None
+    topic, node = receipts_for
+    return _outgoing(Verb.RESOLVED, topic, node, 0, worker, receipts)
+
+
+def _write(topic: str, effect: Effect, worker: int) -> Outgoing:
     match effect:
         case Deliver(node, endpoint, receiver, deliveries):
-            return _outgoing(Verb.DELIVER, node, 0, worker, (endpoint, receiver, deliveries))
+            return _outgoing(Verb.DELIVER, topic, node, 0, worker, (endpoint, receiver, deliveries))
         case Accepted(node, request, results):
-            return _outgoing(Verb.ACCEPTED, node, request, worker, results)
+            return _outgoing(Verb.ACCEPTED, topic, node, request, worker, results)
         case Reply(node, request, body):
-            return _outgoing(Verb.REPLY, node, request, worker, _plain(body))
+            return _outgoing(Verb.REPLY, topic, node, request, worker, _plain(body))
         case Refuse(node, request, code, detail, retry_after_ms):
-            return _outgoing(Verb.REFUSE, node, request, worker, (code, detail, retry_after_ms))
+            refusal = (code, detail, retry_after_ms)
+            return _outgoing(Verb.REFUSE, topic, node, request, worker, refusal)
         case EndpointGone(node, endpoint, code):
-            return _outgoing(Verb.GONE, node, 0, worker, (endpoint, code))
-        case Resolved(node, producer, number, verdict, statuses):
-            if node is None:
-                return None
-            resolved = (producer, number, verdict, statuses)
-            return _outgoing(Verb.RESOLVED, node, 0, worker, resolved)
-        case Forward():
-            raise AssertionError("a forward goes to another topic, not to a client")
+            return _outgoing(Verb.GONE, topic, node, 0, worker, (endpoint, code))
+        case Resolved() | Forward():
+            raise AssertionError("receipts go together, and a forward goes to another topic")
 
 
-def _outgoing(verb: Verb, node: bytes, request: int, worker: int, body: object) -> Outgoing:
+def _outgoing(
+    verb: Verb, topic: str, node: bytes, request: int, worker: int, body: object
+) -> Outgoing:
     (number,) = NUMBER.unpack_from(node, len(node) - NUMBER.size)
-    return Outgoing(node, HEAD.pack(VERSION, verb, worker, number, request), msgpack.packb(body))
+    head = HEAD.pack(VERSION, verb, worker, number, request)
+    return Outgoing(node, head, topic.encode(), msgpack.packb(body))
 
 
 def _plain(body: dict[str, Any]) -> dict[str, Any]:

@@ -46,6 +46,7 @@ from rocksdict import (
     BlockBasedOptions,
     BottommostLevelCompaction,
     Cache,
+    Checkpoint,
     CompactOptions,
     DBCompressionType,
     DBRecoveryMode,
@@ -321,6 +322,10 @@ class Store:
         """How many writes the next batch holds."""
         return len(self._pending.rows) + len(self._pending.lows)
 
+    def has_pending_but(self, excepted: Callable[[bytes], bool]) -> bool:
+        """Is anything pending besides rows of these keys?"""
+        return bool(self._pending.lows) or not all(map(excepted, self._pending.rows))
+
     def discard(self) -> None:
         """Forgets the pending writes."""
         self._pending = _Pending()
@@ -386,6 +391,17 @@ class Store:
             self._rocksdb.compact_range(None, None, how)
         except Exception as error:
             self._fail("compacting", error)
+
+    def checkpoint(self, folder: str | os.PathLike[str]) -> None:
+        """Makes a copy of the store as it is now in a folder that is not there yet.
+
+        Table files are linked, not copied, so it is quick; what it holds does not change any more.
+        """
+        self.flush()
+        try:
+            Checkpoint(self._rocksdb).create_checkpoint(str(folder))
+        except Exception as error:
+            raise StoreError(f"{folder}: no checkpoint could be made there: {error}") from error
 
     def size_on_disk(self) -> int:
         """Bytes in the store's files."""

@@ -34,7 +34,7 @@ class Snippet(NamedTuple):
 
 
 FENCE = re.compile(r"^```([\w-]*)[^\n]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
-KNOWN_LANGUAGES = frozenset({"sh", "console", "python", "toml", "text", "json"})
+KNOWN_LANGUAGES = frozenset({"hex", "sh", "console", "python", "toml", "text", "json"})
 
 
 def snippets_in(document: str, text: str) -> list[Snippet]:

@@ -1,0 +1,527 @@
+"""The worker process: its stores, their topics, and the turn in which they act.
+
+A turn: drain the socket (bounded), hand each command to its topic, let time pass, write one batch
+a store and sync it, and only then send what came of it. Nothing is confirmed before it is stored.
+
+A store that fails (a full disk, a folder that cannot be written) takes its topics with it, and
+nothing else: what the turn had decided is forgotten, everybody who asked is told to come again, and
+the store is opened anew as soon as that works; the ordinary start is the recovery.
+"""
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import zmq
+
+from asterism import commands as ask
+from asterism import limits, wire
+from asterism.actors.asking_host import AskedMatcher, Asking
+from asterism.actors.shard import Shard, forward_answer
+from asterism.config import Config
+from asterism.effects import Accepted, Forward, Refusal, Refuse
+from asterism.errors import PeerError
+from asterism.process_host import (
+    Clock,
+    Stopping,
+    fields_of,
+    memory_bytes,
+    say_ready,
+    settle_memory,
+    socket_address,
+    store_count,
+)
+from asterism.router.placement import store_of, stores_of
+from asterism.storage.keys import is_passing
+from asterism.storage.store import Budget, Store, StoreError
+from asterism.wire import Verb
+
+TURN_FRAMES_MAX: Final = 512  # commands of one turn
+TURN_BYTES_MAX: Final = 8 << 20  # and of their frames together, but for the last one
+HEARTBEAT_MS: Final = 200  # to the front-end
+REOPEN_MS: Final = 1_000  # how often a store that failed is tried again
+SEND_MS_MAX: Final = 10_000  # a front-end that takes nothing for so long is taken for gone
+PIPE_MAX: Final = 1_000  # messages ZeroMQ holds each way
+DETAIL_MAX: Final = 300  # characters of a store's failure that a client is told
+log = logging.getLogger("asterism.worker")
+
+
+class HostedShard(Shard):
+    """The topics of one store of several."""
+
+    def __init__(
+        self, store: Store, config: Config, number: int, count: int, asking: Asking
+    ) -> None:
+        self._number = number
+        self._count = count
+        self._asking = asking
+        self.matchers: dict[str, AskedMatcher] = {}
+        super().__init__(store, config.topic, config.auto_create)
+
+    def owns(self, topic: str) -> bool:
+        return store_of(topic, self._count) == self._number
+
+    def matcher_for(self, topic: str) -> AskedMatcher:
+        matcher = self.matchers[topic] = AskedMatcher(topic, self._asking)
+        return matcher
+
+    def forget_topic(self, topic: str) -> None:
+        self.matchers.pop(topic).forget()
+
+    def look_up(self, topic: str, publish: ask.Publish) -> None:
+        """Asks at once for all subjects of a publish that are not known yet."""
+        actor = self.topics.get(topic)
+        if actor is None:
+            return
+        unknown = []
+        for encoded in {message[1] for message in publish.messages if len(message) == 3}:
+            try:
+                subjects = actor.header_of(encoded).subjects
+            except PeerError:
+                continue
+            if not actor.receivers.is_known(subjects):
+                unknown.append(subjects)
+        if unknown:
+            self.matchers[topic].look_up(unknown)
+
+
+class Hosted:
+    """One store of this worker: open, or waiting to be opened again."""
+
+    def __init__(self, number: int, folder: Path) -> None:
+        self.number = number
+        self.folder = folder
+        self.store: Store | None = None
+        self.shard: HostedShard | None = None
+        self.failure = ""
+        self.retry_ms = 0
+        self.asked: list[tuple[bytes, int, str]] = []  # in this turn: node, request, topic
+        self.synced_ms = 0
+        self.unsynced = False
+
+
+class Worker:
+    """Runs the topics of some stores."""
+
+    def __init__(self, config: Config, number: int) -> None:
+        self._config = config
+        self._number = number
+        self._clock = Clock()
+        self._now_ms = self._started_ms = self._clock.now_ms()
+        self._count = store_count(config)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._asking = Asking(config, self._context)
+        self._budget = Budget()
+        folder = Path(config.data_dir).absolute() / "stores"
+        self._hosted = {
+            store: Hosted(store, folder / f"{store:04}")
+            for store in stores_of(number, config.workers, self._count)
+        }
+        self._stores: dict[bytes, Hosted] = {}  # topic -> its store, a cache
+        self._nodes: dict[bytes, set[bytes]] = {}  # session -> its nodes that hold something
+        self._forwards: dict[int, tuple[str, int]] = {}  # request -> topic, its number there
+        self._next_forward = 1
+        self._session = wire.session_of_worker(number)
+        self._epoch = os.urandom(8)
+        self._frontend_epoch: bytes | None = None
+        self._next_beat_ms = 0
+        self._totals = {"turns": 0, "commands": 0, "syncs": 0, "sent": 0}
+        self._socket = self._connect()
+
+    def _connect(self) -> "zmq.Socket[bytes]":
+        socket = self._context.socket(zmq.DEALER)
+        socket.identity = b"w%d" % self._number
+        socket.sndhwm = socket.rcvhwm = PIPE_MAX
+        socket.linger = 1_000
+        socket.connect(socket_address(self._config, "workers"))
+        return socket
+
+    # --- life -------------------------------------------------------------------------------
+
+    def run(self, stopping: Stopping) -> None:
+        for hosted in self._hosted.values():
+            self._open(hosted)
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(stopping.wakeup, zmq.POLLIN)
+        settle_memory()
+        self._beat()
+        say_ready(self._config, f"worker-{self._number}", started_ms=self._started_ms)
+        log.info("is ready %s", fields_of(stores=len(self._hosted)))
+        while not stopping.asked:
+            poller.poll(self._wait_ms())
+            self._turn()
+        # What was asked before the end is answered: nobody is left to wonder.
+        self._turn()
+        self._close()
+
+    def _close(self) -> None:
+        for hosted in self._hosted.values():
+            if hosted.store is not None:
+                hosted.store.close()
+        self._asking.close()
+        self._socket.close()
+        self._context.term()
+
+    def _open(self, hosted: Hosted) -> None:
+        """Opens a store and recovers its topics; one that cannot be opened is tried again."""
+        try:
+            hosted.store = Store(
+                hosted.folder, number=hosted.number, count=self._count, budget=self._budget
+            )
+            hosted.shard = HostedShard(
+                hosted.store, self._config, hosted.number, self._count, self._asking
+            )
+            hosted.shard.end_turn()
+            hosted.store.commit()
+        except StoreError as error:
+            self._fail(hosted, error)
+
+    def _fail(self, hosted: Hosted, error: StoreError) -> None:
+        """A store cannot be used now; its topics are away until it is opened again."""
+        log.error("a store fails: %s %s", error, fields_of(store=hosted.number))
+        store, hosted.store, hosted.shard = hosted.store, None, None
+        hosted.failure = str(error)[:DETAIL_MAX]
+        hosted.retry_ms = self._now_ms + REOPEN_MS
+        if store is not None:
+            try:
+                store.close()
+            except StoreError as closing:
+                log.error("and closing it: %s %s", closing, fields_of(store=hosted.number))
+        asked, hosted.asked = hosted.asked, []
+        told = [(topic, self._unusable(hosted, node, request)) for node, request, topic in asked]
+        self._send(told)
+
+    def _reopen(self, hosted: Hosted) -> None:
+        self._open(hosted)
+        if hosted.store is not None:
+            log.info("a store is back %s", fields_of(store=hosted.number))
+            # As after a restart: endpoints of its topics are gone, and their owners must know.
+            self._epoch = os.urandom(8)
+            self._beat()
+
+    def _unusable(self, hosted: Hosted, node: bytes, request: int) -> Refuse:
+        return Refuse(node, request, "busy", hosted.failure, REOPEN_MS)
+
+    # --- a turn -----------------------------------------------------------------------------
+
+    def _wait_ms(self) -> int:
+        """How long a poll may wait."""
+        now_ms = self._clock.now_ms()
+        wait_ms = max(self._next_beat_ms - now_ms, 0)
+        for hosted in self._hosted.values():
+            due_ms = hosted.retry_ms if hosted.shard is None else hosted.shard.next_due_ms()
+            if due_ms is not None:
+                wait_ms = min(wait_ms, max(due_ms - now_ms, 0))
+        return wait_ms
+
+    def _turn(self) -> None:
+        self._now_ms = self._clock.now_ms()
+        self._totals["turns"] += 1
+        self._drain()
+        for hosted in self._hosted.values():
+            if hosted.shard is None:
+                if self._now_ms >= hosted.retry_ms:
+                    self._reopen(hosted)
+            else:
+                self._end_turn(hosted, hosted.shard)
+        if self._now_ms >= self._next_beat_ms:
+            self._beat()
+
+    def _drain(self) -> None:
+        receive, taken = self._socket.recv_multipart, 0
+        for _ in range(TURN_FRAMES_MAX):
+            try:
+                frames = receive(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._take(frames)
+            taken += len(frames[-1])
+            if taken >= TURN_BYTES_MAX:
+                return
+
+    def _end_turn(self, hosted: Hosted, shard: HostedShard) -> None:
+        """Lets time pass, stores what the turn decided, and sends what came of it."""
+        store = hosted.store
+        assert store is not None
+        try:
+            due_ms = shard.next_due_ms()
+            if due_ms is not None and due_ms <= self._now_ms:
+                shard.tick(self._now_ms)
+            effects = shard.end_turn()
+            if store.pending_count:
+                must_sync = store.has_pending_but(is_passing)
+                store.write()
+                hosted.unsynced |= must_sync
+            if hosted.unsynced and self._is_sync_due(hosted):
+                store.sync()
+                self._totals["syncs"] += 1
+                hosted.unsynced = False
+                hosted.synced_ms = self._now_ms
+        except StoreError as error:
+            self._fail(hosted, error)
+            return
+        hosted.asked.clear()
+        for matcher in shard.matchers.values():
+            matcher.forget_answers()
+        if effects:
+            self._perform(effects)
+
+    def _is_sync_due(self, hosted: Hosted) -> bool:
+        interval_ms = self._config.sync_interval_ms
+        return interval_ms is None or self._now_ms - hosted.synced_ms >= interval_ms
+
+    # --- taking -----------------------------------------------------------------------------
+
+    def _take(self, frames: list[bytes]) -> None:
+        session = frames[0]
+        if not session:
+            self._on_control(frames[1], frames[2])
+            return
+        head, topic, body = frames[1:]
+        verb, _, number, request = wire.read_head(head)
+        node = session + wire.NUMBER.pack(number)
+        if verb >= wire.FIRST_BROKER_VERB:
+            self._on_answer(verb, request, body)
+            return
+        self._totals["commands"] += 1
+        try:
+            if topic.startswith(wire.PROCESS):
+                self._of_myself(verb, node, request, topic, body)
+            else:
+                self._of_topic(verb, node, request, topic, body)
+        except PeerError as error:
+            if request:
+                self._refuse(node, request, topic, error)
+
+    def _of_topic(self, verb: int, node: bytes, request: int, topic: bytes, body: bytes) -> None:
+        command = wire.read_command(verb, node, request, body)
+        hosted = self._stores.get(topic) or self._store_of(topic)
+        name = topic.decode()
+        shard = hosted.shard
+        if shard is None:
+            if request:
+                self._send([(name, self._unusable(hosted, node, request))])
+            return
+        if isinstance(command, ask.Publish):
+            shard.look_up(name, command)
+        elif isinstance(command, ask.Subscribe | ask.Order):
+            self._nodes.setdefault(node[: wire.SESSION_BYTES], set()).add(node)
+        if request:
+            hosted.asked.append((node, request, name))
+        try:
+            shard.handle(name, command, self._now_ms)
+        except StoreError as error:
+            self._fail(hosted, error)
+
+    def _store_of(self, topic: bytes) -> Hosted:
+        try:
+            store = store_of(topic.decode(), self._count)
+        except UnicodeDecodeError:
+            raise PeerError("bad_request", "a topic's name is UTF-8") from None
+        hosted = self._hosted.get(store)
+        if hosted is None:
+            raise PeerError("busy", "the topic is another worker's: ask again", REOPEN_MS)
+        if len(self._stores) >= limits.HEADERS_CACHED_MAX:
+            self._stores.clear()
+        self._stores[topic] = hosted
+        return hosted
+
+    def _refuse(self, node: bytes, request: int, topic: bytes, error: PeerError) -> None:
+        refusal = Refuse(node, request, error.code, error.detail, error.retry_after_ms)
+        self._send([(topic.decode(errors="replace"), refusal)])
+
+    # --- connections ------------------------------------------------------------------------
+
+    def _on_control(self, what: bytes, value: bytes) -> None:
+        if what == b"ended":
+            for node in self._nodes.pop(value, ()):
+                self._detach(node)
+        elif what == b"detach":
+            self._nodes.get(value[: wire.SESSION_BYTES], set()).discard(value)
+            self._detach(value)
+        elif what == b"epoch" and value != self._frontend_epoch:
+            if self._frontend_epoch is not None:
+                log.info("the front-end has come back")
+                self._forget_sessions()
+            self._frontend_epoch = value
+
+    def _forget_sessions(self) -> None:
+        """The front-end is another: every session of the one before is over."""
+        for nodes in self._nodes.values():
+            for node in nodes:
+                self._detach(node)
+        self._nodes.clear()
+        lost, self._forwards = self._forwards, {}
+        for topic, number in lost.values():
+            self._settle(topic, ask.ForwardSettled(number, "busy", "the front-end was away"))
+
+    def _detach(self, node: bytes) -> None:
+        for hosted in self._hosted.values():
+            if hosted.shard is not None:
+                try:
+                    hosted.shard.detach(node, self._now_ms)
+                except StoreError as error:
+                    self._fail(hosted, error)
+
+    def _beat(self) -> None:
+        self._next_beat_ms = self._now_ms + HEARTBEAT_MS
+        self._send_frames([b"", b"ready", self._epoch])
+
+    # --- performing -------------------------------------------------------------------------
+
+    def _perform(self, effects: list[Any]) -> None:
+        if any(type(effect) is Forward for _, effect in effects):
+            for topic, effect in effects:
+                if isinstance(effect, Forward):
+                    self._forward(topic, effect)
+            effects = [held for held in effects if not isinstance(held[1], Forward)]
+        self._send(effects)
+
+    def _send(self, effects: list[Any]) -> None:
+        for node, head, topic, body in wire.write_effects(effects, self._number):
+            self._send_frames([node[: wire.SESSION_BYTES], head, topic, body])
+            self._totals["sent"] += 1
+
+    def _send_frames(self, frames: list[bytes]) -> None:
+        """Sends; waits for a front-end that is behind, and not for ever for one that is gone."""
+        try:
+            self._socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            if self._socket.poll(SEND_MS_MAX, zmq.POLLOUT):
+                self._socket.send_multipart(frames, zmq.NOBLOCK)
+                return
+            # Every session of such a front-end is over by now, and asks again through another.
+            log.error("the front-end takes nothing: what it was sent is dropped")
+
+    # --- dead letters for topics of other stores ----------------------------------------------
+
+    def _forward(self, topic: str, forward: Forward) -> None:
+        request = self._next_forward
+        self._next_forward += 1
+        self._forwards[request] = (topic, forward.number)
+        head = wire.pack_head(Verb.PUBLISH, 0, request)
+        fields = ((forward.message,), forward.producer, forward.count, forward.settled)
+        self._send_frames([self._session, head, forward.target.encode(), wire.pack_body(fields)])
+
+    def _on_answer(self, verb: int, request: int, body: bytes) -> None:
+        """Another topic has answered what was forwarded to it."""
+        asked = self._forwards.pop(request, None)
+        if asked is None:
+            return
+        topic, number = asked
+        answer = wire.read_body(body)
+        effect: Accepted | Refuse
+        if verb == Verb.ACCEPTED:
+            (result,) = answer
+            result = result if isinstance(result, int) else Refusal(*result)
+            effect = Accepted(self._session, request, (result,))
+        else:
+            code, detail, _ = answer
+            effect = Refuse(self._session, request, code, detail)
+        self._settle(topic, forward_answer(number, effect))
+
+    def _settle(self, topic: str, settled: ask.ForwardSettled) -> None:
+        hosted = self._store_of(topic.encode())
+        if hosted.shard is not None and topic in hosted.shard.topics:
+            hosted.shard.handle(topic, settled, self._now_ms)
+
+    # --- of the worker itself ---------------------------------------------------------------
+
+    def _of_myself(self, verb: int, node: bytes, request: int, topic: bytes, body: bytes) -> None:
+        if verb == Verb.STATUS:
+            reply = self._status()
+        elif verb == Verb.LIST_TOPICS:
+            reply = self._topics(wire.read_body(body))
+        elif verb == Verb.SNAPSHOT:
+            reply = self._snapshot(wire.read_body(body))
+        else:
+            raise PeerError("bad_request", f"a worker itself does not do {verb}")
+        (number,) = wire.NUMBER.unpack_from(node, wire.SESSION_BYTES)
+        head = wire.pack_head(Verb.REPLY, number, request, self._number)
+        self._send_frames([node[: wire.SESSION_BYTES], head, topic, wire.pack_body(reply)])
+
+    def _status(self) -> dict[str, Any]:
+        shards = [hosted.shard for hosted in self._hosted.values() if hosted.shard is not None]
+        topics = [actor for shard in shards for actor in shard.topics.values()]
+        totals: dict[str, int] = dict(self._totals)
+        rates: dict[str, float] = {}
+        for actor in topics:
+            for name, total in actor.totals.items():
+                totals[name] = totals.get(name, 0) + total
+            for name, rate in actor.rates(self._now_ms).items():
+                rates[name] = rates.get(name, 0.0) + rate
+        return {
+            "process": f"worker-{self._number}",
+            "pid": os.getpid(),
+            "uptime_ms": self._now_ms - self._started_ms,
+            "memory_bytes": memory_bytes(),
+            "cpu_ms": round(time.process_time() * 1_000),
+            "topics": len(topics),
+            "held": sum(actor.held for actor in topics),
+            "rates": rates,
+            "totals": totals,
+            "stores": {
+                str(hosted.number): hosted.failure if hosted.shard is None else "open"
+                for hosted in self._hosted.values()
+            },
+        }
+
+    def _topics(self, fields: Any) -> dict[str, Any]:
+        after = fields[0] if type(fields) is tuple and fields else ""
+        if type(after) is not str:
+            raise PeerError("bad_request", "a list goes on after a name")
+        names = sorted(
+            name
+            for hosted in self._hosted.values()
+            if hosted.shard is not None
+            for name in hosted.shard.topics
+            if name > after
+        )
+        return {"topics": names[: limits.LIST_MAX]}
+
+    def _snapshot(self, fields: Any) -> dict[str, Any]:
+        """Checkpoints of this worker's stores, between two turns: each topic is consistent."""
+        if type(fields) is not tuple or len(fields) != 1 or type(fields[0]) is not str:
+            raise PeerError("bad_request", "a snapshot needs a folder")
+        folder = Path(fields[0])
+        stores: list[dict[str, Any]] = []
+        for hosted in self._hosted.values():
+            store, shard = hosted.store, hosted.shard
+            if store is None or shard is None:
+                raise PeerError("busy", hosted.failure, REOPEN_MS)
+            # What this turn has decided so far belongs to the snapshot.
+            self._end_turn(hosted, shard)
+            try:
+                store.checkpoint(folder / f"store-{hosted.number:04}")
+            except StoreError as error:
+                raise PeerError("internal", str(error)) from error
+            stores.append(
+                {
+                    "number": hosted.number,
+                    "folder": f"store-{hosted.number:04}",
+                    "topics": [_topic_in_snapshot(actor) for actor in shard.topics.values()],
+                }
+            )
+        return {"stores": stores, "time_ms": self._now_ms}
+
+
+def _topic_in_snapshot(actor: Any) -> dict[str, Any]:
+    return {
+        "name": actor.name,
+        "number": actor.keys.number,
+        "next_sequence": actor.next_sequence,
+        "held": actor.pool_held + actor.log_held,
+        "parked": actor.parked,
+        "drafting": actor.drafting,
+        "completed": actor.completed,
+    }
+
+
+def run(config: Config, number: int) -> None:
+    """Runs a worker until it is told to stop."""
+    stopping = Stopping()
+    Worker(config, number).run(stopping)
+    log.info("has stopped")

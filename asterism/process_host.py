@@ -1,0 +1,197 @@
+"""What every process of the broker does alike: its log, its files, its signals, its clock.
+
+The run folder, ``run`` in the data folder, tells others what runs here:
+
+    frontend.json  worker-0.json  interests.json     written when the process is ready
+    workers.sock  interests.sock                     the sockets between the processes
+"""
+
+import argparse
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from asterism.config import Config, ConfigError, load
+
+SOCKET_PATH_MAX = 100  # bytes; the system allows 107
+STORES_FILE = "stores.json"
+log = logging.getLogger("asterism")
+
+
+class _Lines(logging.Formatter):
+    """One line an event: time, level, process, then what happened with its fields."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = f"{stamp}.{int(record.msecs):03}Z {record.levelname.lower()} {self._process} "
+        line += record.getMessage()
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+def fields_of(**fields: object) -> str:
+    """Fields of a log line, as ``name=value``; text is quoted where it must be."""
+    shown = []
+    for name, value in fields.items():
+        text = str(value)
+        quoted = json.dumps(text) if not text or any(c in text for c in ' "=\n') else text
+        shown.append(f"{name}={quoted}")
+    return " ".join(shown)
+
+
+def begin_logging(process: str, level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines(process))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+
+
+def run_process(
+    process: str, run: Callable[[Config, argparse.Namespace], None], parser: argparse.ArgumentParser
+) -> None:
+    """Reads the configuration, sets up the log, and runs; what ends it decides the exit code."""
+    parser.add_argument("--config", metavar="FILE", help="the configuration, a TOML file")
+    options = parser.parse_args()
+    name = process.format(**vars(options))
+    try:
+        config = load(options.config, os.environ)
+    except ConfigError as error:
+        print(f"asterism: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+    begin_logging(name, config.log_level)
+    if not __debug__:
+        log.error("python -O strips the checks that this broker relies on: start it without -O")
+        sys.exit(2)
+    try:
+        run(config, options)
+    except Exception as error:
+        # One line that says why for those who read logs by the line, then where, for us.
+        log.error("ends by an error: %s", error, exc_info=True)
+        sys.exit(1)
+
+
+class Stopping:
+    """Whether the process was asked to stop; a signal also ends a poll that waits."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.wakeup, write_end = os.pipe()
+        os.set_blocking(self.wakeup, False)
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+
+
+class Clock:
+    """The wall clock in milliseconds; it never goes back, whatever the system's does."""
+
+    def __init__(self) -> None:
+        self._last_ms = 0
+
+    def now_ms(self) -> int:
+        self._last_ms = max(self._last_ms, time.time_ns() // 1_000_000)
+        return self._last_ms
+
+
+def settle_memory() -> None:
+    """What is there now stays: the collector need not look at it, nor look so often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 50)
+
+
+def memory_bytes() -> int:
+    """What the process holds in memory."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def run_folder(config: Config) -> Path:
+    folder = Path(config.data_dir).absolute() / "run"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def socket_address(config: Config, name: str) -> str:
+    """The address of a socket between the processes of one data folder."""
+    folder = run_folder(config)
+    path = folder / f"{name}.sock"
+    if len(os.fsencode(path)) > SOCKET_PATH_MAX:
+        digest = blake2b(os.fsencode(folder), digest_size=8).hexdigest()
+        short = Path(tempfile.gettempdir()) / f"asterism-{os.getuid()}-{digest}"
+        short.mkdir(mode=0o700, exist_ok=True)
+        path = short / f"{name}.sock"
+    return f"ipc://{path}"
+
+
+def say_ready(config: Config, name: str, **fields: Any) -> None:
+    """Tells those who look into the run folder that this process does its work."""
+    write_whole(run_folder(config) / f"{name}.json", {"pid": os.getpid(), **fields})
+
+
+def write_whole(path: Path, value: object) -> None:
+    """Writes a small file so that a reader finds all of it, or what was there before."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def store_count(config: Config) -> int:
+    """How many stores the data folder has; a new one gets as many as the configuration says.
+
+    Whoever comes first writes it down; the others read it, whatever they were told.
+    """
+    path = Path(config.data_dir).absolute() / STORES_FILE
+    try:
+        return _read_count(path)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump({"stores": config.stores}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(name, path)  # fails where another was first: then theirs holds
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(name)
+    return _read_count(path)
+
+
+def _read_count(path: Path) -> int:
+    with open(path) as file:
+        count = json.load(file)["stores"]
+    assert type(count) is int and count > 0, f"{path} does not say how many stores there are"
+    return count

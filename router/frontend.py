@@ -1,0 +1,110 @@
+"""Sessions: who is connected, what is on its way to them, who has gone silent. Pure.
+
+A session is one connection to the front-end. It begins with a hello and ends with a goodbye, with
+silence, or with the front-end itself; then its workers are told, and what it held fails over.
+
+I1 A session's id is the epoch of this front-end and the routing id of its connection: an answer to
+   a session of an earlier front-end is never taken for one of this.
+I2 What cannot be sent now waits in the session's outbox, in order and within bounds; at the bound
+   the session is over.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final
+
+from asterism import checks, limits, wire
+from asterism.errors import PeerError
+from asterism.wire import Verb
+
+MISSED_MAX: Final = 3  # heartbeats; a session that misses so many is cut
+OUTBOX_BYTES_MAX: Final = 64 << 20  # waiting for one client that does not read; then it is cut
+FRAME_BYTES_MAX: Final = 64 << 20  # one frame of a client; a larger one costs it its connection
+SESSIONS_MAX: Final = 100_000
+
+
+class Session:
+    """One connection."""
+
+    __slots__ = ("id", "last_ms", "name", "outbox", "outbox_bytes", "routing", "workers")
+
+    def __init__(self, session_id: bytes, routing: bytes, name: str, now_ms: int) -> None:
+        self.id = session_id
+        self.routing = routing
+        self.name = name
+        self.last_ms = now_ms
+        self.workers: set[bytes] = set()  # those it has sent something to
+        self.outbox: deque[list[bytes]] = deque()
+        self.outbox_bytes = 0
+
+    def park(self, frames: list[bytes]) -> bool:
+        """Keeps what the client does not take now; False when there is no room for it."""
+        self.outbox_bytes += sum(map(len, frames))
+        self.outbox.append(frames)
+        return self.outbox_bytes <= OUTBOX_BYTES_MAX
+
+    def unpark(self) -> None:
+        """The first of the outbox has gone."""
+        self.outbox_bytes -= sum(map(len, self.outbox.popleft()))
+
+
+class Sessions:
+    """All sessions of a front-end."""
+
+    def __init__(self, epoch: bytes, heartbeat_ms: int, workers: int, version: str) -> None:
+        assert len(epoch) == 8
+        self.epoch = epoch
+        self.by_routing: dict[bytes, Session] = {}
+        self._heartbeat_ms = heartbeat_ms
+        self._workers = workers
+        self._version = version
+
+    def hello(self, routing: bytes, body: bytes, now_ms: int) -> dict[str, Any]:
+        """Begins a session, or begins it anew; what the client is welcomed with."""
+        asked = wire.read_body(body)
+        if type(asked) is not dict:
+            raise PeerError("bad_request", "the body of a hello is a map")
+        versions = checks.tuple_of("versions", asked.get("versions"), 64)
+        if wire.VERSION not in versions:
+            raise PeerError("unsupported_version", f"this broker speaks version {wire.VERSION}")
+        name = checks.text("name", asked.get("name", ""), limits.NAME_BYTES_MAX, least=0)
+        if routing not in self.by_routing and len(self.by_routing) >= SESSIONS_MAX:
+            raise PeerError("busy", "as many clients are connected as may", 1_000)
+        session = Session(self.epoch + routing, routing, name, now_ms)
+        self.by_routing[routing] = session
+        return {
+            "version": wire.VERSION,
+            "session": session.id,
+            "heartbeat_ms": self._heartbeat_ms,
+            "workers": self._workers,
+            "broker": self._version,
+            "frame_bytes_max": FRAME_BYTES_MAX,
+        }
+
+    def of(self, session_id: bytes) -> Session | None:
+        """The session of an id that a worker answers to; ``None`` if it is over."""
+        if session_id[:8] != self.epoch:
+            return None
+        return self.by_routing.get(session_id[8 : wire.SESSION_BYTES])
+
+    def end(self, session: Session) -> bool:
+        """A session is over; False if it was already."""
+        return self.by_routing.pop(session.routing, None) is session
+
+    def silent(self, now_ms: int) -> Iterator[Session]:
+        """Those that have missed too many heartbeats."""
+        oldest_ms = now_ms - MISSED_MAX * self._heartbeat_ms
+        for session in list(self.by_routing.values()):
+            if session.last_ms < oldest_ms:
+                yield session
+
+
+def closed(code: str, detail: str, request: int = 0) -> list[bytes]:
+    """The frames that tell a client that its session is over."""
+    return [wire.pack_head(Verb.CLOSED, request=request), b"", wire.pack_body((code, detail))]
+
+
+def refusal(error: PeerError, node: int, request: int, topic: bytes) -> list[bytes]:
+    """The frames that tell a client that the front-end itself refuses what it asked."""
+    body = wire.pack_body((error.code, error.detail, error.retry_after_ms))
+    return [wire.pack_head(Verb.REFUSE, node, request), topic, body]

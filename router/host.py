@@ -1,0 +1,375 @@
+"""The front-end process: one ROUTER for clients, one for workers, and frames between the two.
+
+It forwards by head and topic and never looks into a body. It holds no message: what it cannot hand
+on it refuses (``busy``) or keeps in a bounded outbox. Between it and a worker go, besides forwarded
+frames (session, head, topic, body), a few of their own with an empty session:
+
+    worker -> front-end   "", "ready", epoch       at its start, and as its heartbeat
+    front-end -> worker   "", "epoch", epoch       the answer: who this front-end is
+    front-end -> worker   "", "ended", session     a session is over
+    front-end -> worker   "", "detach", node       one node of a session is over
+"""
+
+import logging
+import os
+import time
+from collections import deque
+from typing import Any, Final
+
+import zmq
+
+from asterism import __version__, wire
+from asterism.config import Config
+from asterism.errors import PeerError
+from asterism.process_host import (
+    Clock,
+    Stopping,
+    fields_of,
+    memory_bytes,
+    run_folder,
+    say_ready,
+    settle_memory,
+    socket_address,
+    store_count,
+)
+from asterism.router.frontend import (
+    FRAME_BYTES_MAX,
+    Session,
+    Sessions,
+    closed,
+    refusal,
+)
+from asterism.router.placement import store_of, worker_of
+from asterism.wire import Verb
+
+DRAIN_MAX: Final = 256  # messages taken from one socket before the other has its turn
+ROUTES_MAX: Final = 65_536  # topics whose worker is remembered; all are forgotten past it
+PIPE_MAX: Final = 1_000  # messages ZeroMQ holds for one peer; then the outbox, or busy
+WORKER_OUTBOX_MAX: Final = 100_000  # small frames that want no answer and wait for one worker
+WORKER_RETRY_MS: Final = 50  # the hint of ``busy`` while a worker is away or behind
+BLOCKED_POLL_MS: Final = 2  # nothing tells when a ROUTER's peer takes more: it is tried again
+log = logging.getLogger("asterism.frontend")
+
+
+class FrontEnd:
+    """Forwards frames."""
+
+    def __init__(self, config: Config) -> None:
+        self._clock = Clock()
+        self._config = config
+        self._stores = store_count(config)
+        self._context = zmq.Context()
+        self._clients = self._router(config.listen)
+        self._clients.maxmsgsize = FRAME_BYTES_MAX
+        self._workers = self._router(socket_address(config, "workers"))
+        self._workers.router_handover = True
+        self.address = self._clients.getsockopt_string(zmq.LAST_ENDPOINT)
+        epoch = os.urandom(8)
+        self._sessions = Sessions(epoch, config.heartbeat_ms, config.workers, __version__)
+        self._routes: dict[bytes, bytes] = {}
+        self._worker_epochs: dict[bytes, bytes] = {}
+        self._worker_outboxes: dict[bytes, deque[list[bytes]]] = {}
+        self._blocked: dict[Session, None] = {}
+        self._started_ms = self._clock.now_ms()
+        self._next_look_ms = 0
+        self._forwarded = 0
+        self._returned = 0
+
+    def _router(self, address: str) -> "zmq.Socket[bytes]":
+        socket = self._context.socket(zmq.ROUTER)
+        socket.router_mandatory = True
+        socket.sndhwm = socket.rcvhwm = PIPE_MAX
+        socket.linger = 200
+        socket.bind(address)
+        return socket
+
+    def run(self, stopping: Stopping) -> None:
+        poller = zmq.Poller()
+        poller.register(self._clients, zmq.POLLIN)
+        poller.register(self._workers, zmq.POLLIN)
+        poller.register(stopping.wakeup, zmq.POLLIN)
+        say_ready(self._config, "frontend", address=self.address, started_ms=self._clock.now_ms())
+        log.info("listens %s", fields_of(address=self.address, workers=self._config.workers))
+        settle_memory()
+        look_ms = max(self._config.heartbeat_ms // 2, 1)
+        while not stopping.asked:
+            poller.poll(BLOCKED_POLL_MS if self._is_blocked() else look_ms)
+            self._now_ms = self._clock.now_ms()
+            self._drain_workers()
+            self._drain_clients()
+            if self._is_blocked():
+                self._unblock()
+            if self._now_ms >= self._next_look_ms:
+                self._next_look_ms = self._now_ms + look_ms
+                for session in self._sessions.silent(self._now_ms):
+                    log.info("cuts a silent client %s", fields_of(name=session.name))
+                    self._to_client(session, closed("busy", "nothing was heard of you for long"))
+                    self._end(session)
+        self._close()
+
+    def _close(self) -> None:
+        for session in list(self._sessions.by_routing.values()):
+            self._to_client(session, closed("busy", "the broker is being stopped"))
+        self._clients.close()
+        self._workers.close()
+        self._context.term()
+
+    def _is_blocked(self) -> bool:
+        return bool(self._blocked or self._worker_outboxes)
+
+    # --- from clients -----------------------------------------------------------------------
+
+    def _drain_clients(self) -> None:
+        receive, not_now = self._clients.recv_multipart, zmq.NOBLOCK
+        for _ in range(DRAIN_MAX):
+            try:
+                frames = receive(not_now)
+            except zmq.Again:
+                return
+            self._on_client(frames)
+
+    def _on_client(self, frames: list[bytes]) -> None:
+        routing, frames = frames[0], frames[1:]
+        session = self._sessions.by_routing.get(routing)
+        try:
+            if len(frames) != 3:
+                raise PeerError("bad_request", f"a message has 3 frames, not {len(frames)}")
+            head, topic, body = frames
+            verb, _, node, request = wire.read_head(head)
+        except PeerError as error:
+            self._send(self._clients, [routing, *refusal(error, 0, 0, b"")])
+            return
+        if session is None:
+            if verb == Verb.HELLO:
+                self._hello(routing, node, request, body)
+            else:
+                unknown = closed("wrong_state", "say hello first", request)
+                self._send(self._clients, [routing, *unknown])
+            return
+        session.last_ms = self._now_ms
+        try:
+            if verb >= Verb.STATUS:
+                self._forward(session, [head, topic, body], node, request)
+            else:
+                self._of_session(session, verb, node, request, body)
+        except PeerError as error:
+            if request:
+                self._to_client(session, refusal(error, node, request, topic))
+
+    def _hello(self, routing: bytes, node: int, request: int, body: bytes) -> None:
+        try:
+            welcome = self._sessions.hello(routing, body, self._now_ms)
+        except PeerError as error:
+            self._send(self._clients, [routing, *refusal(error, node, request, b"")])
+            return
+        session = self._sessions.by_routing[routing]
+        log.debug("welcomes a client %s", fields_of(name=session.name))
+        head = wire.pack_head(Verb.WELCOME, node, request)
+        self._to_client(session, [head, b"", wire.pack_body(welcome)])
+
+    def _of_session(
+        self, session: Session, verb: int, node: int, request: int, body: bytes
+    ) -> None:
+        """What the front-end itself answers."""
+        if verb == Verb.PING:
+            pong = wire.pack_head(Verb.PONG, node, request)
+            self._to_client(session, [pong, b"", wire.pack_body(None)])
+        elif verb == Verb.GOODBYE:
+            self._to_client(session, closed("busy", "goodbye", request))
+            self._end(session)
+        elif verb == Verb.DETACH:
+            self._tell(session.workers, [b"", b"detach", session.id + wire.NUMBER.pack(node)])
+            reply = wire.pack_head(Verb.REPLY, node, request)
+            self._to_client(session, [reply, b"", wire.pack_body({})])
+        elif verb == Verb.HELLO:
+            self._tell(session.workers, [b"", b"ended", session.id])
+            self._hello(session.routing, node, request, body)
+        else:
+            raise PeerError("bad_request", f"there is no verb {verb}")
+
+    def _forward(self, session: Session, frames: list[bytes], node: int, request: int) -> None:
+        head, topic, body = frames
+        worker = self._routes.get(topic) or self._route(topic)
+        if worker == b"f":
+            self._of_myself(session, head, topic, node, request)
+            return
+        session.workers.add(worker)
+        self._forwarded += 1
+        self._to_worker(worker, [session.id, head, topic, body], wanted=request != 0)
+
+    def _route(self, topic: bytes) -> bytes:
+        """The worker of a topic, or the process that a topic frame names."""
+        if topic.startswith(wire.PROCESS):
+            return self._process(topic[1:])
+        try:
+            store = store_of(topic.decode(), self._stores)
+        except UnicodeDecodeError:
+            raise PeerError("bad_request", "a topic's name is UTF-8") from None
+        if len(self._routes) >= ROUTES_MAX:
+            self._routes.clear()
+        worker = self._routes[topic] = b"w%d" % worker_of(store, self._config.workers)
+        return worker
+
+    def _process(self, name: bytes) -> bytes:
+        if name in (b"f", b"i"):
+            return name
+        if name[:1] == b"w" and name[1:].isdigit() and int(name[1:]) < self._config.workers:
+            return b"w%d" % int(name[1:])
+        raise PeerError("bad_request", "there is no such process")
+
+    def _of_myself(
+        self, session: Session, head: bytes, topic: bytes, node: int, request: int
+    ) -> None:
+        if wire.read_head(head).verb != Verb.STATUS:
+            raise PeerError("bad_request", "the front-end answers to STATUS alone")
+        body = wire.pack_body(self._status())
+        self._to_client(session, [wire.pack_head(Verb.REPLY, node, request), topic, body])
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "process": "frontend",
+            "pid": os.getpid(),
+            "uptime_ms": self._now_ms - self._started_ms,
+            "memory_bytes": memory_bytes(),
+            "cpu_ms": round(time.process_time() * 1_000),
+            "address": self.address,
+            "sessions": len(self._sessions.by_routing),
+            "workers_known": len(self._worker_epochs),
+            "totals": {"forwarded": self._forwarded, "returned": self._returned},
+        }
+
+    # --- to workers -------------------------------------------------------------------------
+
+    def _to_worker(self, worker: bytes, frames: list[bytes], wanted: bool) -> None:
+        """Hands frames to a worker; what wants an answer is refused where that cannot be."""
+        outbox = self._worker_outboxes.get(worker)
+        if outbox is None:
+            sent = self._send(self._workers, [worker, *frames])
+            if sent is None:
+                return
+        if wanted:
+            raise PeerError("busy", "the topic's worker is away or behind", WORKER_RETRY_MS)
+        if outbox is None:
+            if sent == zmq.EHOSTUNREACH:
+                return  # with the worker that is gone, all it would have been told is void
+            outbox = self._worker_outboxes[worker] = deque()
+        if len(outbox) >= WORKER_OUTBOX_MAX:
+            raise PeerError("busy", "the topic's worker is behind", WORKER_RETRY_MS)
+        outbox.append(frames)
+
+    def _tell(self, workers: set[bytes], frames: list[bytes]) -> None:
+        for worker in workers:
+            self._to_worker(worker, frames, wanted=False)
+
+    def _send(self, socket: "zmq.Socket[bytes]", frames: list[bytes]) -> int | None:
+        """Sends without waiting; the error number where that cannot be."""
+        try:
+            socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                raise
+            return error.errno
+        return None
+
+    # --- from workers -----------------------------------------------------------------------
+
+    def _drain_workers(self) -> None:
+        receive, not_now = self._workers.recv_multipart, zmq.NOBLOCK
+        for _ in range(DRAIN_MAX):
+            try:
+                frames = receive(not_now)
+            except zmq.Again:
+                return
+            worker, session_id = frames[0], frames[1]
+            if not session_id:
+                self._on_control(worker, frames[2], frames[3])
+            elif session_id.startswith(wire.OF_WORKER):
+                self._between_workers(worker, frames[1:])
+            else:
+                session = self._sessions.of(session_id)
+                if session is not None:
+                    self._returned += 1
+                    self._to_client(session, frames[2:])
+
+    def _on_control(self, worker: bytes, what: bytes, epoch: bytes) -> None:
+        assert what == b"ready"
+        before = self._worker_epochs.get(worker)
+        self._worker_epochs[worker] = epoch
+        self._send(self._workers, [worker, b"", b"epoch", self._sessions.epoch])
+        if before == epoch:
+            return
+        self._worker_outboxes.pop(worker, None)
+        log.info("knows a process %s", fields_of(name=worker.decode()))
+        if worker.startswith(b"w"):
+            self._say_restarted(worker)
+
+    def _say_restarted(self, worker: bytes) -> None:
+        head = wire.pack_head(Verb.RESTARTED, worker=int(worker[1:]))
+        for session in list(self._sessions.by_routing.values()):
+            if worker in session.workers:
+                self._to_client(session, [head, b"", wire.pack_body(None)])
+
+    def _between_workers(self, worker: bytes, frames: list[bytes]) -> None:
+        """A worker asks another, as which it has a session of its own; or it answers one."""
+        session_id, head, topic = frames[:3]
+        verb, _, node, request = wire.read_head(head)
+        if verb >= wire.FIRST_BROKER_VERB:
+            self._send(self._workers, [wire.worker_of_session(session_id), *frames])
+            return
+        try:
+            self._to_worker(self._routes.get(topic) or self._route(topic), frames, wanted=True)
+        except PeerError as error:
+            answer = refusal(error, node, request, topic)
+            self._send(self._workers, [worker, session_id, *answer])
+
+    # --- to clients -------------------------------------------------------------------------
+
+    def _to_client(self, session: Session, frames: list[bytes]) -> None:
+        frames = [session.routing, *frames]
+        if session in self._blocked:
+            self._park(session, frames)
+            return
+        failed = self._send(self._clients, frames)
+        if failed == zmq.EHOSTUNREACH:
+            self._end(session)
+        elif failed is not None:
+            self._blocked[session] = None
+            self._park(session, frames)
+
+    def _park(self, session: Session, frames: list[bytes]) -> None:
+        if not session.park(frames):
+            log.warning("cuts a client that does not read %s", fields_of(name=session.name))
+            self._end(session)
+
+    def _unblock(self) -> None:
+        for session in list(self._blocked):
+            failed = None
+            while session.outbox and failed is None:
+                failed = self._send(self._clients, session.outbox[0])
+                if failed is None:
+                    session.unpark()
+            if failed == zmq.EHOSTUNREACH:
+                self._end(session)
+            elif failed is None:
+                del self._blocked[session]
+        for worker, outbox in list(self._worker_outboxes.items()):
+            failed = None
+            while outbox and failed is None:
+                failed = self._send(self._workers, [worker, *outbox[0]])
+                if failed is None:
+                    outbox.popleft()
+            if failed is None or failed == zmq.EHOSTUNREACH:
+                del self._worker_outboxes[worker]
+
+    def _end(self, session: Session) -> None:
+        self._blocked.pop(session, None)
+        if self._sessions.end(session):
+            self._tell(session.workers, [b"", b"ended", session.id])
+
+
+def run(config: Config) -> None:
+    """Runs the front-end until it is told to stop."""
+    stopping = Stopping()
+    run_folder(config)
+    FrontEnd(config).run(stopping)
+    log.info("has stopped")
