@@ -179,6 +179,8 @@ class Checking(Applying):
             or message.renewals > 0
             or fate.moved
             or header.max_receivers not in (None, 1)
+            # What a blocking topic has under way goes first, also to one who came after it.
+            or (self.settings.blocking and message.sent_in_epoch == self.block_epoch)
             or not all(endpoint.receiver.wanted_since(message.stamp, header.subjects))
         )
         if exempt:
