@@ -11,6 +11,7 @@ the store is opened anew as soon as that works; the ordinary start is the recove
 import logging
 import os
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from asterism import commands as ask
 from asterism import limits, wire
 from asterism.actors.asking_host import AskedMatcher, Asking
 from asterism.actors.shard import Shard, forward_answer
+from asterism.actors.topic import TopicActor
 from asterism.config import Config
 from asterism.effects import Accepted, Forward, Refusal, Refuse
 from asterism.errors import PeerError
@@ -34,7 +36,7 @@ from asterism.process_host import (
     store_count,
 )
 from asterism.router.placement import store_of, stores_of
-from asterism.storage.keys import is_passing
+from asterism.storage.keys import is_passing, number_at_end
 from asterism.storage.store import Budget, Store, StoreError
 from asterism.wire import Verb
 
@@ -76,7 +78,13 @@ class HostedShard(Shard):
         if actor is None:
             return
         unknown = []
-        for encoded in {message[1] for message in publish.messages if len(message) == 3}:
+        last: object = None
+        for message in publish.messages:
+            # What is not a message is for the topic to refuse.
+            encoded = message[1] if type(message) is tuple and len(message) == 3 else None
+            if encoded == last or type(encoded) is not bytes:
+                continue
+            last = encoded
             try:
                 subjects = actor.header_of(encoded).subjects
             except PeerError:
@@ -283,7 +291,7 @@ class Worker:
         head, topic, body = frames[1:]
         verb, _, number, request = wire.read_head(head)
         node = session + wire.NUMBER.pack(number)
-        if verb >= wire.FIRST_BROKER_VERB:
+        if session == self._session and verb >= wire.FIRST_BROKER_VERB:
             self._on_answer(verb, request, body)
             return
         self._totals["commands"] += 1
@@ -482,11 +490,23 @@ class Worker:
         )
         return {"topics": names[: limits.LIST_MAX]}
 
+    def _snapshot_folder(self, named: str) -> Path:
+        """Where a snapshot goes: into a folder of its own in the data folder, and nowhere else."""
+        home = Path(self._config.data_dir).absolute() / "snapshots"
+        folder = home / Path(named).name
+        if "\0" in named or folder.parent != home or Path(named) not in (folder, Path(folder.name)):
+            raise PeerError("bad_request", f"a snapshot is a folder in {home}")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PeerError("internal", f"{folder} cannot be made: {error.strerror}") from error
+        return folder
+
     def _snapshot(self, fields: Any) -> dict[str, Any]:
         """Checkpoints of this worker's stores, between two turns: each topic is consistent."""
         if type(fields) is not tuple or len(fields) != 1 or type(fields[0]) is not str:
             raise PeerError("bad_request", "a snapshot needs a folder")
-        folder = Path(fields[0])
+        folder = self._snapshot_folder(fields[0])
         stores: list[dict[str, Any]] = []
         for hosted in self._hosted.values():
             store, shard = hosted.store, hosted.shard
@@ -508,10 +528,16 @@ class Worker:
         return {"stores": stores, "time_ms": self._now_ms}
 
 
-def _topic_in_snapshot(actor: Any) -> dict[str, Any]:
+def _topic_in_snapshot(actor: TopicActor) -> dict[str, Any]:
+    firsts = [
+        number_at_end(key)
+        for kind in "ml"
+        for key, _ in islice(actor.rows.scan(*actor.keys.range_of(kind)), 1)
+    ]
     return {
         "name": actor.name,
         "number": actor.keys.number,
+        "first_sequence": min(firsts, default=actor.next_sequence),
         "next_sequence": actor.next_sequence,
         "held": actor.pool_held + actor.log_held,
         "parked": actor.parked,

@@ -82,6 +82,7 @@ class AwaitReceipts(Request):
     def check(self) -> None:
         checks.octets("producer", self.producer, limits.PRODUCER_ID_BYTES, limits.PRODUCER_ID_BYTES)
         _numbers("numbers", self.numbers)
+        checks.tuple_of("sequences", self.sequences, limits.BATCH_MESSAGES_MAX, least=0)
         if self.sequences:
             _numbers("sequences", self.sequences)
             if len(self.sequences) != len(self.numbers):

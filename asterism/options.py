@@ -4,7 +4,7 @@ Users write seconds and plain maps, in a configuration and through every door; i
 times are whole milliseconds. Here one is turned into the other, for all of them alike.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, Final
@@ -68,6 +68,11 @@ def topic_fields(names: object) -> tuple[str, ...]:
         assert isinstance(name, str)
         fields_named.append(_SECONDS[name][0] if name in _SECONDS else name)
     return tuple(fields_named)
+
+
+def names_for_users(field_names: Iterable[str]) -> list[str]:
+    """By which names users know these fields of ``TopicSettings``; ``topic_fields`` undoes it."""
+    return sorted(_USER_NAMES.get(name, name) for name in field_names)
 
 
 def topic_settings_as_user(settings: TopicSettings) -> dict[str, object]:

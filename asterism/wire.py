@@ -36,7 +36,12 @@ from asterism.effects import (
 )
 from asterism.errors import PeerError
 from asterism.message import Status
-from asterism.options import topic_fields, topic_overrides, topic_settings_as_user
+from asterism.options import (
+    names_for_users,
+    topic_fields,
+    topic_overrides,
+    topic_settings_as_user,
+)
 from asterism.settings import TopicSettings
 
 VERSION: Final = 1
@@ -146,7 +151,8 @@ def read_body(frame: bytes) -> Any:
     try:
         return msgpack.unpackb(frame, use_list=False, strict_map_key=False)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
-        raise PeerError("bad_request", f"a body is not MessagePack: {error}") from None
+        why = str(error) or type(error).__name__
+        raise PeerError("bad_request", f"a body is not MessagePack: {why}") from None
 
 
 OF_WORKER: Final = bytes(8) + b"w"  # how the session of a worker begins
@@ -217,7 +223,7 @@ def _read_report(fields: tuple[Any, ...]) -> tuple[Any, ...]:
 def _read_settings(fields: tuple[Any, ...]) -> tuple[Any, ...]:
     """Settings travel as users write them: by the names, and in the units, of the configuration."""
     changes = topic_overrides(fields[0]) if fields else {}
-    inherit = (topic_fields(fields[1]),) if len(fields) > 1 else ()
+    inherit = (topic_fields(fields[1]),) if len(fields) == 2 else ()
     return (changes, *inherit, *fields[2:])
 
 
@@ -318,5 +324,6 @@ def _outgoing(
 def _plain(body: dict[str, Any]) -> dict[str, Any]:
     settings = body.get("settings")
     if isinstance(settings, TopicSettings):
-        return body | {"settings": topic_settings_as_user(settings)}
+        overrides = names_for_users(body["overrides"])
+        return body | {"settings": topic_settings_as_user(settings), "overrides": overrides}
     return body

@@ -20,7 +20,8 @@ from asterism.wire import Verb
 MISSED_MAX: Final = 3  # heartbeats; a session that misses so many is cut
 OUTBOX_BYTES_MAX: Final = 64 << 20  # waiting for one client that does not read; then it is cut
 FRAME_BYTES_MAX: Final = 64 << 20  # one frame of a client; a larger one costs it its connection
-SESSIONS_MAX: Final = 100_000
+SESSIONS_MAX: Final = 100_000  # clients at once; the next is told busy
+ROUTING_BYTES: Final = wire.SESSION_BYTES - 8  # of the ids that ZeroMQ gives
 
 
 class Session:
@@ -61,6 +62,9 @@ class Sessions:
 
     def hello(self, routing: bytes, body: bytes, now_ms: int) -> dict[str, Any]:
         """Begins a session, or begins it anew; what the client is welcomed with."""
+        if len(routing) != ROUTING_BYTES or routing[0] != 0:
+            # One that the client chose could be another's, and would not fit a session's id.
+            raise PeerError("bad_request", "a client does not choose its routing id")
         asked = wire.read_body(body)
         if type(asked) is not dict:
             raise PeerError("bad_request", "the body of a hello is a map")

@@ -148,6 +148,8 @@ class FrontEnd:
             return
         session.last_ms = self._now_ms
         try:
+            if verb >= wire.FIRST_BROKER_VERB:
+                raise PeerError("bad_request", f"the verb {verb} is the broker's")
             if verb >= Verb.STATUS:
                 self._forward(session, [head, topic, body], node, request)
             else:
@@ -182,7 +184,7 @@ class FrontEnd:
             reply = wire.pack_head(Verb.REPLY, node, request)
             self._to_client(session, [reply, b"", wire.pack_body({})])
         elif verb == Verb.HELLO:
-            self._tell(session.workers, [b"", b"ended", session.id])
+            self._end(session)
             self._hello(session.routing, node, request, body)
         else:
             raise PeerError("bad_request", f"there is no verb {verb}")
@@ -213,8 +215,10 @@ class FrontEnd:
     def _process(self, name: bytes) -> bytes:
         if name in (b"f", b"i"):
             return name
-        if name[:1] == b"w" and name[1:].isdigit() and int(name[1:]) < self._config.workers:
-            return b"w%d" % int(name[1:])
+        if len(name) <= 6 and name[:1] == b"w" and name[1:].isdigit():
+            number = int(name[1:])
+            if number < self._config.workers:
+                return b"w%d" % number
         raise PeerError("bad_request", "there is no such process")
 
     def _of_myself(

@@ -53,6 +53,7 @@ class InterestRouter:
         self._context = zmq.Context()
         self._workers = self._context.socket(zmq.ROUTER)
         self._workers.linger = 0
+        self._workers.router_mandatory = True
         self._workers.bind(socket_address(config, "interests"))
         self._frontend = self._context.socket(zmq.DEALER)
         self._frontend.identity = b"i"
@@ -90,7 +91,16 @@ class InterestRouter:
                 return
             answer = self._on_worker(msgpack.unpackb(body, use_list=False))
             if answer is not None:
-                self._workers.send_multipart([worker, msgpack.packb(answer)])
+                self._answer(worker, answer)
+
+    def _answer(self, worker: bytes, answer: object) -> None:
+        try:
+            self._workers.send_multipart([worker, msgpack.packb(answer)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                raise
+            # It is gone, or behind; it does not wait for long, and resolves by itself.
+            log.warning("an answer is not taken %s", fields_of(worker=worker.hex()))
 
     def _on_worker(self, message: tuple[Any, ...]) -> object:
         what, *rest = message
