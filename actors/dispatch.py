@@ -60,7 +60,9 @@ class Dispatch(Retry):
 
     def pump_lane(self, lane: Lane, now_ms: int) -> None:
         pool = self.pool
-        while (head := lane.head(pool.frontier)) is not None:
+        while (head := lane.head(pool.frontier)) is not None or self.pump_runs(lane, now_ms):
+            if head is None:
+                continue
             if self.is_full():
                 return  # it stays fed
             receiver = lane.next_ready(head.holder)
@@ -73,7 +75,7 @@ class Dispatch(Retry):
             elif not self.serve(receiver, now_ms):
                 self.stalled |= lane.ready
                 break
-        if head is None and pool.goes_on(lane):
+        if head is None and not lane.runs and pool.goes_on(lane):
             # What comes next in this lane is on disk alone: whoever has credit must read on.
             self.hungry |= lane.ready
         self.fed.pop(lane, None)
@@ -94,10 +96,71 @@ class Dispatch(Retry):
         pool = self.pool
         while receiver.credit > 0 and not self.is_full():
             head = lane.head(pool.frontier)
+            if head is None and lane.runs and self.may_send_run(lane, receiver, now_ms):
+                self.send_run(lane, receiver, now_ms)
+                continue
             if head is None or not head.is_plain(now_ms):
                 return
             lane.take(head)
             self.send(head, receiver, now_ms)
+
+    # --- runs -------------------------------------------------------------------------------
+
+    def pump_runs(self, lane: Lane, now_ms: int) -> bool:
+        """Sends what a lane has in runs; was anything done, so that it may be looked at again?"""
+        if not lane.runs:
+            return False
+        if not all(self.may_send_run(lane, receiver, now_ms) for receiver in lane.ready):
+            self.pool.unroll(lane)
+            return True
+        receiver = lane.next_ready()
+        if receiver is None:
+            return False
+        self.send_run(lane, receiver, now_ms)
+        return True
+
+    def may_send_run(self, lane: Lane, receiver: Receiver, now_ms: int) -> bool:
+        """Can nothing else come before this lane's first run, for this receiver?"""
+        settings = self.box.value
+        return (
+            len(receiver.lanes) == 1
+            and receiver.number != WORK
+            and not receiver.has_own()
+            and lane.runs[0].expires_ms > now_ms
+            and settings.concurrency is None
+            and not settings.blocking
+        )
+
+    def send_run(self, lane: Lane, receiver: Receiver, now_ms: int) -> None:
+        """Sends the front of a lane's first run to the endpoint whose turn it is."""
+        run, pool = lane.runs[0], self.pool
+        endpoint = next(iter(receiver.ready))
+        count = min(endpoint.credit, len(run))
+        sharing = len(receiver.ready) * max(len(lane.ready), 1)
+        if sharing > 1:  # by turns, a few at a time: nobody waits for what another has in hand
+            count = min(count, max(len(run) // (8 * sharing), 1))
+        first = run.first
+        messages = run.take(count)
+        if not run:
+            lane.runs.popleft()
+        receiver.spend(endpoint, count)
+        if not endpoint.outgoing:
+            self.touched.append(endpoint)
+        sequences = range(first, first + count)
+        endpoint.outgoing += [
+            _new_tuple(Delivered, (sequence, 1, message_id, encoded, payload))
+            for sequence, (message_id, encoded, payload) in zip(sequences, messages, strict=True)
+        ]
+        plain = dict(zip(sequences, messages, strict=True))
+        page = self.pages.add_run(receiver, endpoint, run, plain, now_ms)
+        pool.plain.update(dict.fromkeys(sequences, page))
+        pull = endpoint.pull
+        if pull is not None and pull.remaining > 0:
+            # What a pull takes gives no credit back, which each must remember for itself.
+            pool.unroll_all()
+            for sequence in sequences[: pull.remaining]:
+                receiver.held[sequence].returns_credit = False
+            pull.remaining -= min(pull.remaining, count)
 
     # --- choosing ---------------------------------------------------------------------------
 

@@ -62,6 +62,36 @@ class Endings(TopicState):
                 self.credit(endpoint, credit)
         return count
 
+    def end_run(self, receiver: Receiver, sequences: tuple[int, ...]) -> int:
+        """Ends what is out of runs and is processed; it stops at the first that is not."""
+        if self.box.value.history != "none":
+            return 0
+        plain, pages, prefix = self.pool.plain, self.pages, self.keys.pool_prefix
+        rows: dict[bytes, bytes | None] = {}
+        ended: dict[Endpoint, int] = {}
+        for sequence in sequences:
+            page = plain.get(sequence)
+            if page is None or page.receiver is not receiver:
+                break
+            del plain[sequence], page.plain[sequence]
+            if not page.plain and not page.deliveries:
+                pages.close(page)
+            rows[prefix + sequence.to_bytes(8, "big")] = None
+            endpoint = page.endpoint
+            assert endpoint is not None
+            ended[endpoint] = ended.get(endpoint, 0) + 1
+        count = len(rows)
+        if count:
+            self.rows.write_all(rows)
+            pages.out -= count
+            self.pool_held -= count
+            self.completed += count
+            self.totals["processed"] += count
+            self.head_dirty = True
+            for endpoint, credit in ended.items():
+                self.credit(endpoint, credit)
+        return count
+
     def release(self, delivery: Delivery) -> None:
         """A delivery is out no longer: it leaves its holder, and its credit goes back."""
         receiver, endpoint = delivery.receiver, delivery.endpoint

@@ -13,6 +13,8 @@ from heapq import heapify, heappop, heappush
 
 from asterism.actors.delivery import MEMORY_KIND, Delivery
 from asterism.actors.receivers import Endpoint, Receiver
+from asterism.actors.runs import Run
+from asterism.commands import Incoming
 from asterism.message import Status
 from asterism.rows import Rows
 from asterism.storage.keys import TopicKeys
@@ -22,8 +24,9 @@ from asterism.storage.records import PageRecord, encode_page
 class Page:
     """Deliveries that went out together."""
 
-    __slots__ = ("deadline_ms", "deliveries", "extended", "number", "receiver", "started_ms",
-                 "status", "stored", "wants_row")  # fmt: skip
+    __slots__ = ("accepted_ms", "deadline_ms", "deliveries", "endpoint", "expires_ms", "extended",
+                 "number", "plain", "receiver", "started_ms", "status", "stored",
+                 "wants_row")  # fmt: skip
 
     def __init__(self, number: int, receiver: Receiver, status: Status, now_ms: int) -> None:
         self.number = number
@@ -32,6 +35,10 @@ class Page:
         self.started_ms = now_ms
         self.deadline_ms = 0
         self.deliveries: dict[int, Delivery] = {}
+        self.plain: dict[int, Incoming] = {}  # a part of a run, with what they have in common:
+        self.endpoint: Endpoint | None = None
+        self.accepted_ms = 0
+        self.expires_ms = 0
         self.extended = False  # its deadline was asked for, and no setting moves it
         self.stored = False
         self.wants_row = False
@@ -59,6 +66,24 @@ class Pages:
         page.deliveries[delivery.sequence] = delivery
         delivery.page = page
         self.out += 1
+
+    def add_run(
+        self,
+        receiver: Receiver,
+        endpoint: Endpoint,
+        run: Run,
+        plain: dict[int, Incoming],
+        now_ms: int,
+    ) -> Page:
+        """A part of a run went out: it is a page by itself."""
+        page = self._open_page(receiver, Status.SENT, now_ms)
+        page.wants_row = True
+        page.endpoint = endpoint
+        page.plain = plain
+        page.accepted_ms = run.accepted_ms
+        page.expires_ms = run.expires_ms
+        self.out += len(plain)
+        return page
 
     def page_for(
         self,
@@ -102,7 +127,7 @@ class Pages:
         delivery.page = None
         self.out -= 1
         del page.deliveries[delivery.sequence]
-        if not page.deliveries:
+        if not page.deliveries and not page.plain:
             self.close(page)
 
     def close(self, page: Page) -> None:
@@ -143,7 +168,7 @@ class Pages:
     def next_due_ms(self) -> int | None:
         while self._heap:
             deadline_ms, _, page = self._heap[0]
-            if page.deliveries and page.deadline_ms == deadline_ms:
+            if (page.deliveries or page.plain) and page.deadline_ms == deadline_ms:
                 return deadline_ms
             heappop(self._heap)
         return None
@@ -163,9 +188,10 @@ class Pages:
     def write_rows(self) -> None:
         """Writes the turn's new pages; those that are empty again never reach the disk."""
         for page in self._fresh:
-            if page.deliveries and page.wants_row:
+            if (page.deliveries or page.plain) and page.wants_row:
                 page.stored = True
                 entries = [(held.sequence, held.attempts) for held in page.deliveries.values()]
+                entries += [(sequence, 1) for sequence in page.plain]
                 record = PageRecord(
                     page.status, page.receiver.number, page.started_ms, page.deadline_ms, entries
                 )
@@ -189,6 +215,7 @@ class Pages:
         for page in self._pages.values():
             for delivery in page.deliveries.values():
                 delivery.page = None
+            page.plain.clear()
         self._heap.clear()
         self._open.clear()
         self._fresh.clear()

@@ -10,16 +10,21 @@ I2 ``live`` holds every delivery of the pool that is in memory, under its sequen
    aside behind an ordering key, or out. A walk skips what is there.
 I3 No natural row below ``low_sequence`` waits or is out: a walk never starts before it, so that it
    does not read the remains of what was consumed long ago.
+I4 ``plain`` holds what is out of runs (see ``runs.py``); a walk skips that too.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import merge
+from typing import TYPE_CHECKING
 
 from asterism import limits
 from asterism.actors.delivery import MEMORY_KIND, POOL_KIND, Delivery, Message
 from asterism.actors.queue import Audience, KeyLocks, Window
 from asterism.actors.receivers import Receiver, Receivers
-from asterism.message import Header
+from asterism.actors.runs import Run
+from asterism.commands import Incoming
+from asterism.message import Header, Status
 from asterism.rows import Rows
 from asterism.storage.keys import (
     NONE_RANK,
@@ -31,18 +36,22 @@ from asterism.storage.keys import (
 )
 from asterism.storage.records import NATURAL, PLACED, Record, decode_record
 
+if TYPE_CHECKING:
+    from asterism.actors.leases import Page
+
 _POSITION = (1 << 64) - 1
 
 
 class Lane:
     """Waiting messages of one audience."""
 
-    __slots__ = ("audience", "memory", "ready", "spill", "window")
+    __slots__ = ("audience", "memory", "ready", "runs", "spill", "window")
 
     def __init__(self, audience: Audience) -> None:
         self.audience = audience
         self.window = Window()  # durable
         self.memory = Window()  # push
+        self.runs: deque[Run] = deque()  # durable ones behind those in the windows
         self.spill: int | None = None  # durable ones from this rank on are on disk only
         self.ready: dict[Receiver, None] = {}  # of the audience, those that had credit when asked
 
@@ -105,6 +114,7 @@ class Pool:
         self._epoch = 0
         self._window_max = limits.window_of(0)
         self.live: dict[int, Delivery] = {}
+        self.plain: dict[int, Page] = {}  # what is out of runs, by sequence
         self.locks = KeyLocks()
         self.frontier = RANK_END
         self.low_sequence = 0
@@ -140,7 +150,7 @@ class Pool:
 
     def _forget_empty_lanes(self) -> None:
         for lane in list(self._lanes.values()):
-            if lane.spill is None and not lane.window and not lane.memory:
+            if lane.spill is None and not lane.window and not lane.memory and not lane.runs:
                 self._forget_lane(lane)
 
     def _forget_lane(self, lane: Lane) -> None:
@@ -155,6 +165,8 @@ class Pool:
         """Audiences changed: sorts what waits in memory into lanes anew."""
         self._epoch = self._receivers.epoch
         lanes = list(self._lanes.values())
+        for lane in lanes:
+            self.unroll(lane)
         complete = self.frontier == RANK_END and all(lane.spill is None for lane in lanes)
         low = self._low_rank()
         for lane in lanes:
@@ -185,7 +197,7 @@ class Pool:
         return {
             lane: None
             for lane in self._lanes.values()
-            if lane.window or lane.memory or lane.spill is not None
+            if lane.window or lane.memory or lane.runs or lane.spill is not None
         }
 
     def _low_rank(self) -> int:
@@ -195,9 +207,62 @@ class Pool:
             head = lane.window.head()
             if head is not None:
                 low = min(low, head.rank)
+            elif lane.runs:
+                low = min(low, NONE_RANK | lane.runs[0].first)
             if lane.spill is not None:
                 low = min(low, lane.spill)
         return low
+
+    # --- runs -----------------------------------------------------------------------------
+
+    def add_run(self, run: Run, lane: Lane) -> None:
+        """Messages were accepted together: they wait in memory as far as there is room."""
+        if lane.spill is not None or self.frontier != RANK_END:
+            return  # behind what is on disk alone
+        waiting = len(lane.window.ordered) + len(lane.window.early) + sum(map(len, lane.runs))
+        room = self._window_max - waiting
+        if room < len(run):
+            lane.spill = NONE_RANK | (run.first + max(room, 0))
+            if room <= 0:
+                return
+            run.messages = run.messages[:room]
+        lane.runs.append(run)
+
+    def unroll(self, lane: Lane) -> None:
+        """Gives every message of a lane's runs its objects."""
+        while lane.runs:
+            run = lane.runs.popleft()
+            for sequence, incoming in enumerate(run.messages[run.taken :], run.first):
+                delivery = self._unrolled(sequence, incoming, run.accepted_ms, run.expires_ms)
+                self.live[sequence] = delivery
+                lane.window.push(delivery)
+
+    def _unrolled(
+        self, sequence: int, incoming: Incoming, accepted_ms: int, expires_ms: int
+    ) -> Delivery:
+        message_id, encoded, payload = incoming
+        header = self._header_of(encoded)
+        message = Message(sequence, message_id, header, payload, accepted_ms, expires_ms, POOL_KIND)
+        return Delivery(message, NONE_RANK | sequence)
+
+    def unroll_all(self) -> None:
+        """Gives everything that is in runs, waiting or out, its objects."""
+        for lane in self._lanes.values():
+            self.unroll(lane)
+        for sequence, page in self.plain.items():
+            incoming = page.plain.pop(sequence)
+            delivery = self._unrolled(sequence, incoming, page.accepted_ms, page.expires_ms)
+            delivery.waits = False
+            delivery.attempts = 1
+            delivery.receiver = receiver = page.receiver
+            delivery.holder = receiver.number
+            delivery.sent_ms = page.started_ms
+            delivery.status = Status.SENT
+            delivery.endpoint = page.endpoint
+            delivery.page = page
+            page.deliveries[sequence] = receiver.held[sequence] = delivery
+            self.live[sequence] = delivery
+        self.plain.clear()
 
     def wake(self, receiver: Receiver) -> None:
         """A receiver has credit again."""
@@ -212,6 +277,8 @@ class Pool:
         pushed = message.kind == MEMORY_KIND
         if lane is None:
             lane = self.lane_of(message.header, pushed)
+        if lane.runs and delivery.rank > (NONE_RANK | lane.runs[0].first):
+            self.unroll(lane)
         if pushed:
             self.live[delivery.sequence] = delivery
             lane.memory.push(delivery)
@@ -260,6 +327,8 @@ class Pool:
     def _best_in_memory(self, receiver: Receiver) -> tuple[Lane, Delivery] | None:
         best: tuple[Lane, Delivery] | None = None
         for lane in receiver.lanes:
+            if lane.runs:
+                self.unroll(lane)
             head = lane.head(self.frontier)
             if head is not None and (best is None or head.rank < best[1].rank):
                 best = (lane, head)
@@ -277,6 +346,8 @@ class Pool:
             self._regroup()
         while True:
             lanes = list(self._lanes.values())
+            for lane in lanes:
+                self.unroll(lane)
             heads = [head for lane in lanes if (head := lane.head(self.frontier)) is not None]
             best = min(heads, key=_rank_of_delivery, default=None)
             behind = [
@@ -359,7 +430,7 @@ class Pool:
         keys, rows = self._keys, self._rows
         for key, value in rows.scan(keys.waiting(POOL, start), keys.waiting_end(POOL)):
             rank, sequence = number_at_end(key, 12), int.from_bytes(value, "big")
-            if sequence in self.live:
+            if sequence in self.live:  # none of what is out of runs was ever placed
                 yield rank, sequence, None
                 continue
             row = rows.get(keys.pool(sequence))
@@ -370,7 +441,7 @@ class Pool:
         first = max(self.low_sequence, start & _POSITION if start >= NONE_RANK else 0)
         for key, row in self._rows.scan(self._keys.pool(first), self._keys.range_of("m")[1]):
             sequence = number_at_end(key)
-            passed = row[0] != NATURAL or sequence in self.live
+            passed = row[0] != NATURAL or sequence in self.live or sequence in self.plain
             yield NONE_RANK | sequence, sequence, None if passed else decode_record(row)
 
     def _delivery(self, rank: int, sequence: int, record: Record) -> Delivery:
@@ -386,7 +457,8 @@ class Pool:
         low = self._low_rank()
         if low >= NONE_RANK:
             unseen = low & _POSITION if low < RANK_END else next_sequence
-            self.low_sequence = max(self.low_sequence, min(unseen, *self.live, next_sequence))
+            known = min(unseen, *self.live, *self.plain, next_sequence)
+            self.low_sequence = max(self.low_sequence, known)
 
     def forget_all(self) -> None:
         """The topic was cleared."""
@@ -395,6 +467,7 @@ class Pool:
         for lane in list(self._lanes.values()):
             self._forget_lane(lane)
         self.live.clear()
+        self.plain.clear()
         self.locks = KeyLocks()
         self.frontier = RANK_END
         self.unfinished = False

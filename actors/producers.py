@@ -6,6 +6,8 @@ the same answer again; one that skips numbers is refused, since what it skips ma
 way and would then look like something answered before.
 """
 
+from collections.abc import Sequence
+
 from asterism import limits
 from asterism.effects import Refusal
 from asterism.errors import PeerError
@@ -24,7 +26,7 @@ class Producer:
 
     def __init__(self) -> None:
         self.high = 0
-        self.answers: dict[int, tuple[Result, ...]] = {}
+        self.answers: dict[int, Sequence[Result]] = {}
         self.node: bytes | None = None
         self.seen_ms = 0
 
@@ -87,14 +89,14 @@ class Producers:
         self,
         producer_id: bytes,
         producer: Producer,
-        results: list[Result],
+        results: Sequence[Result],
         settled: int,
         now_ms: int,
     ) -> None:
         """Remembers the answer to the next numbers and forgets what the producer knows of."""
         first = producer.high + 1
         if results:
-            producer.answers[first] = tuple(results)
+            producer.answers[first] = results
             producer.high += len(results)
             producer.seen_ms = now_ms
             self._rows.put(self._keys.answer(producer_id, first), pack(now_ms, _compress(results)))
@@ -123,8 +125,10 @@ class Producers:
                 self._cached.pop(producer_id, None)
 
 
-def _compress(results: list[Result]) -> list[object]:
+def _compress(results: Sequence[Result]) -> list[object]:
     """Runs of consecutive sequences as [first, count]; refusals as [code, detail, count]."""
+    if isinstance(results, range):
+        return [[results.start, len(results)]]
     runs: list[list[object]] = []
     expected: Result | None = None
     for result in results:

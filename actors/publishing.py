@@ -1,13 +1,16 @@
 """Publishing: what is accepted, what is refused, where an accepted message waits."""
 
+from collections.abc import Sequence
 from heapq import heappush
 
 from asterism import limits
 from asterism.actors.delivery import MEMORY_KIND, POOL_KIND, Delivery, Message, kind_of
 from asterism.actors.dispatch import Dispatch
 from asterism.actors.endings import DROPPED, digest_of
+from asterism.actors.pool import Lane
 from asterism.actors.producers import Producer, Result
-from asterism.commands import AwaitReceipts, Publish
+from asterism.actors.runs import Run
+from asterism.commands import AwaitReceipts, Incoming, Publish
 from asterism.effects import Accepted, Refusal, Reply
 from asterism.errors import PeerError
 from asterism.message import NEVER_MS, Header, Mode, Status
@@ -30,6 +33,8 @@ from asterism.storage.records import (
     ONLY_PARKED,
     PLACED,
     encode_fields,
+    plain_begin,
+    plain_finish,
 )
 
 
@@ -45,15 +50,84 @@ class Publishing(Dispatch):
             producer.node = command.node
             known = self.producers.answered(producer, first, len(command.messages))
         answer_at = len(self.effects)  # ahead of what is resolved at once: first accepted
-        fresh = self.accept_all(command, len(known), now_ms)
+        fresh: Sequence[Result] | None = None
+        if not known and self.is_simple():
+            fresh = self.accept_run(command.messages, now_ms)
+        if fresh is None:
+            fresh = self.accept_all(command, len(known), now_ms)
         self.totals["published"] += sum(type(result) is int for result in fresh)
         self.head_dirty = True
         if command.producer is not None:
             assert producer is not None
             self.producers.record(command.producer, producer, fresh, command.settled, now_ms)
             self.sweep_by(now_ms)
-        accepted = Accepted(command.node, command.request, tuple(known + fresh))
+        accepted = Accepted(command.node, command.request, (*known, *fresh))
         self.effects.insert(answer_at, accepted)
+
+    def is_simple(self) -> bool:
+        """Has the topic no rule that looks at a message, or counts it, when it comes?"""
+        settings = self.box.value
+        return not (settings.unique or settings.blocking) and settings.overflow is None
+
+    def accept_run(self, messages: tuple[Incoming, ...], now_ms: int) -> range | None:
+        """Accepts messages that are all plain, together; ``None``, with nothing done, if not so.
+
+        What ``accept`` and ``store`` come to for each of them, but with no object made.
+        """
+        settings = self.box.value
+        expires_ms = now_ms + settings.default_ttl_ms
+        if expires_ms < self.last_expiry_ms:
+            return None
+        size_max = min(settings.max_payload, limits.WINDOW_RECORD_BYTES_MAX)
+        start, begin, finish = self.next_sequence, plain_begin(now_ms, expires_ms), b""
+        key_of, join = self.keys.pool_prefix, b"".join
+        rows: dict[bytes, bytes | None] = {}
+        lanes: list[tuple[Lane, int]] = []  # each with where its run begins
+        last: bytes | None = None
+        for sequence, incoming in enumerate(messages, start):
+            if type(incoming) is not tuple or len(incoming) != 3:
+                return None
+            message_id, encoded, payload = incoming
+            if encoded != last:
+                header = self.plain_header(encoded)
+                if header is None:
+                    return None
+                last, finish = encoded, plain_finish(len(encoded))
+                lane = self.pool.lane_of(header, False)
+                if not lanes or lanes[-1][0] is not lane:
+                    lanes.append((lane, sequence - start))
+            if (
+                type(message_id) is not bytes
+                or len(message_id) != 16
+                or type(payload) is not bytes
+                or len(payload) > size_max
+            ):
+                return None
+            number = sequence.to_bytes(8, "big")
+            rows[key_of + number] = join((begin, number, finish, message_id, encoded, payload))
+        self.rows.write_all(rows)
+        count = len(messages)
+        self.next_sequence += count
+        self.pool_held += count
+        self.last_expiry_ms = expires_ms
+        if self.next_expiry_ms["m"] is None:
+            self.next_expiry_ms["m"] = expires_ms
+        for (lane, at), until in zip(lanes, (*(at for _, at in lanes[1:]), count), strict=True):
+            self.pool.add_run(Run(start + at, messages[at:until], now_ms, expires_ms), lane)
+            self.fed[lane] = None
+        return range(start, start + count)
+
+    def plain_header(self, encoded: object) -> Header | None:
+        """The header of a message that may go in a run; ``None`` of any other."""
+        if type(encoded) is not bytes:
+            return None
+        header = self._headers.get(encoded)
+        if header is None:
+            try:
+                header = self.header_of(encoded)
+            except PeerError:
+                return None
+        return header if header.is_plain and header.expect is not Status.SENT else None
 
     def accept_all(self, command: Publish, skip: int, now_ms: int) -> list[Result]:
         results: list[Result] = []

@@ -148,6 +148,15 @@ class Receiver:
         if endpoint.credit == 0:
             self.ready.pop(endpoint, None)
 
+    def spend(self, endpoint: Endpoint, count: int) -> None:
+        """The endpoint whose turn it is gets so many at once."""
+        ready = self.ready
+        endpoint.credit -= count
+        self.credit -= count
+        del ready[endpoint]
+        if endpoint.credit:
+            ready[endpoint] = None
+
     def next_endpoint(self) -> Endpoint:
         """The endpoint whose turn it is; one unit of its credit is spent."""
         ready = self.ready

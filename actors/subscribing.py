@@ -339,7 +339,14 @@ class Subscribing(Publishing):
         held = receiver.held
         refused: list[tuple[int, str]] = []
         attempts, sequences = command.attempts, command.sequences
-        start = self.end_plainly(receiver, sequences) if command.status is Status.PROCESSED else 0
+        start = 0
+        if command.status is Status.PROCESSED:
+            if self.pool.plain:
+                start = self.end_run(receiver, sequences)
+            if start < len(sequences):
+                start += self.end_plainly(receiver, sequences[start:] if start else sequences)
+        if start < len(sequences) and self.pool.plain:
+            self.pool.unroll_all()
         for index in range(start, len(sequences)):
             sequence = sequences[index]
             delivery = held.get(sequence)

@@ -63,8 +63,11 @@ class TopicActor(WorkQueue):
 
     def handle(self, command: Command, now_ms: int) -> list[Effect]:
         """Does what is asked; what a peer did wrong is answered, and has changed nothing."""
+        kind = type(command)
+        if kind not in _KNOW_RUNS:
+            self.pool.unroll_all()
         try:
-            _HANDLERS[type(command)](self, command, now_ms)
+            _HANDLERS[kind](self, command, now_ms)
         except PeerError as error:
             if isinstance(command, ask.Request) and not isinstance(command, ask.Grant | ask.Detach):
                 self.effects.append(
@@ -109,6 +112,7 @@ class TopicActor(WorkQueue):
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Does what has become due."""
+        self.pool.unroll_all()
         self.pool.unfinished = self.log.unfinished = False
         for delivery in self.pages.due(now_ms):
             if delivery.page is not None:
@@ -555,3 +559,5 @@ _HANDLERS: dict[type, _Handler] = {
     ask.Stats: TopicActor.on_stats,
     ask.ForwardSettled: TopicActor.on_forward_settled,
 }
+# What takes messages as they come in runs; for every other command each gets its objects first.
+_KNOW_RUNS = frozenset({ask.Publish, ask.Report, ask.Grant, ask.AwaitReceipts})

@@ -26,5 +26,8 @@ class Rows(Protocol):
     def delete(self, key: bytes) -> None:
         """Deletes a row with this turn's batch; a row that is not there is no error."""
 
+    def write_all(self, rows: dict[bytes, bytes | None]) -> None:
+        """Writes rows, and deletes those of value ``None``, with this turn's batch."""
+
     def delete_range(self, low: bytes, high: bytes) -> None:
         """Deletes the rows with ``low <= key < high`` with this turn's batch."""

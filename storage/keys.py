@@ -114,6 +114,7 @@ class TopicKeys:
         "all_rows",
         "head",
         "number",
+        "pool_prefix",
         "prefix",
         "settings",
     )
@@ -131,7 +132,7 @@ class TopicKeys:
         self._g = prefix + b"g"
         self._h = prefix + b"h"
         self._l = prefix + b"l"
-        self._m = prefix + b"m"
+        self._m = self.pool_prefix = prefix + b"m"
         self._o = prefix + b"o"
         self._p = prefix + b"p"
         self._r = prefix + b"r"

@@ -114,6 +114,14 @@ class MemoryRows:
             self._sorted.sweep()
             self._dead = 0
 
+    def write_all(self, rows: dict[bytes, bytes | None]) -> None:
+        """Writes rows, and deletes those of value ``None``."""
+        for key, value in rows.items():
+            if value is None:
+                self.delete(key)
+            else:
+                self._sorted.rows[key] = value
+
     def delete_range(self, low: bytes, high: bytes) -> None:
         """Deletes the rows with ``low <= key < high``."""
         if low < high:

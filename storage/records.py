@@ -25,6 +25,7 @@ from typing import Any, Final
 import msgpack
 
 from asterism.errors import PeerError
+from asterism.storage.keys import PRIORITY_NONE
 
 # A message row's state.
 NATURAL: Final = 0  # waits by its own key
@@ -102,6 +103,20 @@ def encode_fields(
     if producer is None:
         return b"".join((fixed, message_id, header, payload))
     return b"".join((fixed, _PRODUCER.pack(producer, number), message_id, header, payload))
+
+
+_BEGIN: Final = struct.Struct(">BBHQQI")
+_FINISH: Final = struct.Struct(">IH")
+
+
+def plain_begin(accepted_ms: int, expires_ms: int) -> bytes:
+    """The row of a natural message that was never sent, up to its position, its sequence."""
+    return _BEGIN.pack(NATURAL, 0, 0, accepted_ms, expires_ms, PRIORITY_NONE)
+
+
+def plain_finish(header_size: int) -> bytes:
+    """And from behind it up to the message's id, header and payload."""
+    return _FINISH.pack(0, header_size)
 
 
 def decode_record(row: bytes) -> Record:

@@ -308,6 +308,10 @@ class Store:
         """Deletes a row with this turn's batch; a row that is not there is no error."""
         self._pending.rows[key] = None
 
+    def write_all(self, rows: dict[bytes, bytes | None]) -> None:
+        """Writes rows, and deletes those of value ``None``, with this turn's batch."""
+        self._pending.rows.update(rows)
+
     def delete_range(self, low: bytes, high: bytes) -> None:
         """Deletes the rows with ``low <= key < high`` with this turn's batch."""
         # RocksDB takes a range that ends before it begins, fails halfway through its batch and

@@ -31,8 +31,15 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a finished delivery gives its credit back",
         "actors/endings.py",
-        "            for endpoint, credit in ended.items():\n                self.credit(endpoint, credit)\n",
-        "",
+        "            ended[endpoint] = ended.get(endpoint, 0) + 1\n            count += 1\n",
+        "            count += 1\n",
+        RECEIVERS,
+    ),
+    Planted(
+        "a finished delivery of a run gives its credit back",
+        "actors/endings.py",
+        "            ended[endpoint] = ended.get(endpoint, 0) + 1\n        count = len(rows)\n",
+        "        count = len(rows)\n",
         RECEIVERS,
     ),
     Planted(
