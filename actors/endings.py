@@ -204,6 +204,7 @@ class Endings(TopicState):
         self.log.forget(delivery, receiver)
         if delivery.placed:
             self.rows.delete(self.keys.waiting(receiver.number, delivery.rank))
+            self.rows.delete(self.keys.exception(receiver.number, delivery.sequence))
             delivery.placed = False
         self.forget_returned(receiver.number, delivery.sequence)
 
@@ -211,8 +212,6 @@ class Endings(TopicState):
         """A receiver is done with a log message, well or (``FAILED``) for good and not parked."""
         receiver, message = delivery.receiver, delivery.message
         assert receiver is not None
-        if delivery.placed:
-            self.rows.delete(self.keys.exception(receiver.number, delivery.sequence))
         self.leave_log(delivery, receiver)
         receiver.done_now.append(delivery.sequence)
         self.unsettled[receiver] = None
@@ -316,8 +315,6 @@ class Endings(TopicState):
             assert receiver is not None
             if delivery.page is not None:
                 self.release(delivery)
-            if delivery.placed:
-                self.rows.delete(self.keys.exception(receiver.number, delivery.sequence))
             self.leave_log(delivery, receiver)
             self.release_receiver_key(delivery, receiver)
 

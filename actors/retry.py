@@ -408,8 +408,6 @@ class Retry(Endings):
             if not (renewed and delivery.placed):
                 if delivery.page is not None:
                     self.release(delivery)
-                if delivery.placed:
-                    self.rows.delete(self.keys.exception(receiver.number, message.sequence))
                 if places is not None:  # its place is for those who have it renewed
                     places.out.discard(receiver.number)
                     places.held_back.pop(receiver.number, None)

@@ -111,8 +111,6 @@ class Subscribing(Publishing):
         for delivery in list(receiver.known.values()):
             message = delivery.message
             if delivery.waits and number not in self.receivers.audience(message.header.subjects):
-                if delivery.placed:
-                    self.rows.delete(self.keys.exception(number, delivery.sequence))
                 self.leave_log(delivery, receiver)
                 self.release_receiver_key(delivery, receiver)
                 self.current_done_by(message, number)
