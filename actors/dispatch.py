@@ -96,8 +96,11 @@ class Dispatch(Retry):
         pool = self.pool
         while receiver.credit > 0 and not self.is_full():
             head = lane.head(pool.frontier)
-            if head is None and lane.runs and self.may_send_run(lane, receiver, now_ms):
-                self.send_run(lane, receiver, now_ms)
+            if head is None and (lane.runs or pool.refill_runs(lane)):
+                if self.may_send_run(lane, receiver, now_ms):
+                    self.send_run(lane, receiver, now_ms)
+                else:
+                    pool.unroll(lane)
                 continue
             if head is None or not head.is_plain(now_ms):
                 return

@@ -34,7 +34,14 @@ from asterism.storage.keys import (
     TopicKeys,
     number_at_end,
 )
-from asterism.storage.records import NATURAL, PLACED, Record, decode_record
+from asterism.storage.records import (
+    NATURAL,
+    PLACED,
+    Record,
+    decode_record,
+    split_plain,
+    times_of_plain,
+)
 
 if TYPE_CHECKING:
     from asterism.actors.leases import Page
@@ -108,7 +115,7 @@ class Pool:
         self._rows = rows
         self._keys = keys
         self._receivers = receivers
-        self._header_of = header_of
+        self.header_of = header_of
         self._returned = returned
         self._lanes: dict[Audience, Lane] = {}
         self._epoch = 0
@@ -228,6 +235,34 @@ class Pool:
             run.messages = run.messages[:room]
         lane.runs.append(run)
 
+    def refill_runs(self, lane: Lane) -> bool:
+        """Reads a lane's messages from its spill on as runs, as far as they are plain; were any?"""
+        spill = lane.spill
+        if spill is None or spill < NONE_RANK or self.frontier != RANK_END:
+            return False
+        keys, rows = self._keys, self._rows
+        if any(True for _ in rows.scan(keys.waiting(POOL, spill), keys.waiting_end(POOL))):
+            return False  # what was placed there comes between
+        first = max(self.low_sequence, spill & _POSITION)
+        read = _RunReader(self, lane)
+        budget, lane.spill = limits.SCAN_ROWS_MAX, None
+        for key, row in rows.scan(keys.pool(first), keys.range_of("m")[1]):
+            sequence = number_at_end(key)
+            if budget <= 0 or read.count >= self._window_max or not read.take(sequence, row):
+                lane.spill = NONE_RANK | sequence
+                break
+            budget -= 1
+        lane.runs.extend(read.runs())
+        return read.count > 0
+
+    def is_out_or_tried(self, sequence: int) -> bool:
+        """Is this one of the pool in somebody's hands, or was it before a restart?"""
+        return (
+            sequence in self.plain
+            or sequence in self.live
+            or self._returned(POOL, sequence) != (0, 0)
+        )
+
     def unroll(self, lane: Lane) -> None:
         """Gives every message of a lane's runs its objects."""
         while lane.runs:
@@ -241,7 +276,7 @@ class Pool:
         self, sequence: int, incoming: Incoming, accepted_ms: int, expires_ms: int
     ) -> Delivery:
         message_id, encoded, payload = incoming
-        header = self._header_of(encoded)
+        header = self.header_of(encoded)
         message = Message(sequence, message_id, header, payload, accepted_ms, expires_ms, POOL_KIND)
         return Delivery(message, NONE_RANK | sequence)
 
@@ -445,7 +480,7 @@ class Pool:
             yield NONE_RANK | sequence, sequence, None if passed else decode_record(row)
 
     def _delivery(self, rank: int, sequence: int, record: Record) -> Delivery:
-        message = message_of(sequence, record, self._header_of(record.header), POOL_KIND)
+        message = message_of(sequence, record, self.header_of(record.header), POOL_KIND)
         attempts, holder = self._returned(POOL, sequence)
         delivery = Delivery(message, rank, max(record.attempts, attempts))
         delivery.placed = record.state == PLACED
@@ -492,3 +527,47 @@ def message_of(sequence: int, record: Record, header: Header, kind: int) -> Mess
     message.producer = record.producer
     message.number = record.number
     return message
+
+
+class _RunReader:
+    """Puts rows of plain messages together to runs again."""
+
+    def __init__(self, pool: Pool, lane: Lane) -> None:
+        self._pool = pool
+        self._lane = lane
+        self._last: bytes | None = None  # a header, and whether it is one of this lane
+        self._ours = False
+        self._runs: list[tuple[int, bytes, list[Incoming]]] = []
+        self._next = -1
+        self._common = b""  # when the last were accepted, and when they expire
+        self.count = 0
+
+    def take(self, sequence: int, row: bytes) -> bool:
+        """Takes a row, or passes it over; False of one that wants to be looked at by itself."""
+        if row[0] != NATURAL:
+            return True
+        found = split_plain(row)
+        if found is None or self._pool.is_out_or_tried(sequence):
+            return False
+        common, message_id, encoded, payload = found
+        if encoded != self._last:
+            header = self._pool.header_of(encoded)
+            if not header.goes_in_runs or len(payload) > limits.WINDOW_RECORD_BYTES_MAX:
+                return False
+            self._last = encoded
+            self._ours = self._pool.lane_of(header, False) is self._lane
+        if not self._ours:
+            return True
+        if len(payload) > limits.WINDOW_RECORD_BYTES_MAX:
+            return False
+        if sequence != self._next or common != self._common:
+            self._common = common
+            self._runs.append((sequence, common, []))
+        self._runs[-1][2].append((message_id, encoded, payload))
+        self._next = sequence + 1
+        self.count += 1
+        return True
+
+    def runs(self) -> Iterator[Run]:
+        for first, common, messages in self._runs:
+            yield Run(first, tuple(messages), *times_of_plain(common))

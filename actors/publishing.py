@@ -127,7 +127,7 @@ class Publishing(Dispatch):
                 header = self.header_of(encoded)
             except PeerError:
                 return None
-        return header if header.is_plain and header.expect is not Status.SENT else None
+        return header if header.goes_in_runs else None
 
     def accept_all(self, command: Publish, skip: int, now_ms: int) -> list[Result]:
         results: list[Result] = []

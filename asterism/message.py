@@ -108,6 +108,11 @@ class Header(_Fields):
     def __getnewargs__(self) -> Any:
         return tuple(self)[:_TRAVEL]
 
+    @property
+    def goes_in_runs(self) -> bool:
+        """Is it of a plain message that somebody has to finish?"""
+        return self.is_plain and self.expect is not Status.SENT
+
     def with_attributes(self, attributes: dict[str, str]) -> "Header":
         """The same header with other attributes."""
         rest: dict[str, Any] = {name: getattr(self, name) for name in self._fields[4:_TRAVEL]}

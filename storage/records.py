@@ -119,6 +119,25 @@ def plain_finish(header_size: int) -> bytes:
     return _FINISH.pack(0, header_size)
 
 
+_NEVER_SENT: Final = bytes(4)  # natural, no flags, no attempts
+_TIMES: Final = struct.Struct(">QQ")
+
+
+def split_plain(row: bytes) -> tuple[bytes, bytes, bytes, bytes] | None:
+    """Times, id, header and payload of a natural message that was never sent; else ``None``."""
+    if row[:4] != _NEVER_SENT or len(row) < _FIXED.size + 16:
+        return None
+    start = _FIXED.size + 16
+    body = start + (row[36] << 8 | row[37])
+    return row[4:20], row[_FIXED.size : start], row[start:body], row[body:]
+
+
+def times_of_plain(times: bytes) -> tuple[int, int]:
+    """When it was accepted, and when it expires."""
+    accepted_ms, expires_ms = _TIMES.unpack(times)
+    return accepted_ms, expires_ms
+
+
 def decode_record(row: bytes) -> Record:
     """A message from its row; ``internal`` if the row is not one."""
     try:
