@@ -2,14 +2,43 @@
 
 This package is the vocabulary that every part shares: commands, effects, errors, limits, settings.
 The parts themselves are its subpackages. Importing it opens nothing and needs no RocksDB, so that
-a client install stays light.
+a client install stays light; the clients are imported when they are first asked for.
 """
 
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 from asterism.errors import PeerError
 from asterism.settings import Backoff, DropOld, RejectNew
 
 __version__: Final = "0.1.0"
 
-__all__ = ["Backoff", "DropOld", "PeerError", "RejectNew", "__version__"]
+# What the SDK gives users by this package's name, and the module of the SDK that has it.
+_CLIENTS: Final = {
+    "BatchReceipt": "aio",
+    "BlockingNode": "client",
+    "ClosedError": "aio",
+    "Delivery": "aio",
+    "Inbox": "aio",
+    "Message": "aio",
+    "Node": "aio",
+    "Outcome": "aio",
+    "Receipt": "aio",
+    "connect": "aio",
+    "connect_blocking": "client",
+}
+
+__all__ = ["Backoff", "DropOld", "PeerError", "RejectNew", "__version__", *_CLIENTS]
+
+
+def __getattr__(name: str) -> Any:
+    module = _CLIENTS.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"asterism.sdk.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_CLIENTS})

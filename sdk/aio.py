@@ -1,0 +1,733 @@
+"""The asyncio client: a ``Node`` is one connection to a broker, made again when it is lost."""
+
+import asyncio
+import secrets
+from collections.abc import Generator, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final, Self, Unpack
+
+from asterism import checks, limits
+from asterism.errors import PeerError
+from asterism.message import Header
+from asterism.options import milliseconds
+from asterism.sdk.composing import Composer, Ids, Wishes, moment_ms, timeout_ms
+from asterism.sdk.connection import (
+    CONNECT_TIMEOUT,
+    TIMEOUT,
+    BatchReceipt,
+    Connection,
+    Delivery,
+    Inbox,
+    MessageReceipt,
+    Payload,
+    Receipt,
+    clock_ms,
+    log,
+)
+from asterism.sdk.deliveries import REPLY_SUBJECT, REPLY_TOPIC
+from asterism.sdk.producing import Incoming
+from asterism.sdk.session import WINDOW_BYTES, WINDOW_MESSAGES
+from asterism.sdk.tickets import ClosedError, Outcome
+from asterism.settings import Backoff, DropOld, RejectNew
+from asterism.subjects import split_interest
+from asterism.wire import Verb, worker_topic
+
+STATUS_TIMEOUT: Final = 5.0
+CREDIT: Final = 256
+REPLIES: Final = "asterism.replies"
+CHUNK_MESSAGES: Final = 2_000  # of a long list, so much is published at a time
+CHUNK_BYTES: Final = 1_000_000
+FLUSH_MESSAGES: Final = 500  # gathered in one turn of the loop; they leave before it ends
+FLUSH_BYTES: Final = 250_000
+
+FRONT_END: Final = b"\0f"
+INTERESTS: Final = b"\0i"
+
+__all__ = [
+    "BatchReceipt",
+    "ClosedError",
+    "Delivery",
+    "Inbox",
+    "Message",
+    "MessageReceipt",
+    "Node",
+    "Outcome",
+    "Receipt",
+    "connect",
+]
+
+
+class Message:
+    """A message for ``publish_many`` that differs from the others in more than its payload."""
+
+    __slots__ = ("payload", "wishes")
+
+    def __init__(self, payload: Payload, **wishes: Unpack[Wishes]) -> None:
+        self.payload = payload
+        self.wishes = wishes
+
+
+class Node(Connection):
+    """A connection to a broker, and everything that can be asked of it."""
+
+    def __init__(
+        self,
+        address: str,
+        name: str,
+        *,
+        timeout: float = CONNECT_TIMEOUT,
+        window_messages: int = WINDOW_MESSAGES,
+        window_bytes: int = WINDOW_BYTES,
+        replies: str = REPLIES,
+    ) -> None:
+        super().__init__(address, name, timeout, window_messages, window_bytes)
+        self._composer = Composer()
+        self._ids = Ids(secrets.token_bytes)
+        self._replies = replies
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pulls: dict[tuple[str, str], list[Inbox]] = {}
+        self._replying: asyncio.Task[tuple[Inbox, asyncio.Task[None]]] | None = None
+        self._requests: dict[str, asyncio.Future[Delivery]] = {}
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.open().__await__()
+
+    # --- publishing -------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        payload: Payload,
+        *,
+        timeout: float | None = TIMEOUT,
+        **wishes: Unpack[Wishes],
+    ) -> Receipt:
+        """Publishes a message; returns when it is accepted (durable: on disk).
+
+        A refusal is a ``PeerError``. After a ``TimeoutError`` it may still be accepted.
+        """
+        receipt = await self.send(topic, payload, timeout=timeout, **wishes)
+        return await receipt.accepted(timeout)
+
+    async def send(
+        self,
+        topic: str,
+        payload: Payload,
+        *,
+        timeout: float | None = TIMEOUT,
+        **wishes: Unpack[Wishes],
+    ) -> Receipt:
+        """Publishes without waiting for the answer: ``await receipt.accepted()`` does.
+
+        It waits while as much as may be is under way: so a loop over it keeps its memory.
+        """
+        self._check_open()
+        receipt, message, size = self._compose(topic, payload, wishes, self._ids)
+        await self._put(receipt, message, size, timeout)
+        return receipt
+
+    def _compose(
+        self, topic: str, payload: Payload, wishes: Wishes, ids: Ids
+    ) -> tuple[Receipt, Incoming, int]:
+        """A message, its receipt, and its size."""
+        now_ms = clock_ms()
+        header = self._composer.header(checks.topic_name(topic), now_ms, **wishes)
+        content = _content(payload)
+        (message_id,) = ids.take(1, now_ms)
+        receipt = Receipt(self, topic, header, 1, message_id)
+        return receipt, (message_id, header.encoded, content), len(header.encoded) + len(content)
+
+    def _has_room(self, count: int, size: int, receipt: bool) -> bool:
+        """May so much be published at once, with nobody ahead who waits?"""
+        return not self._writing.locked() and self._session.admits(count, size, receipt)
+
+    async def _put(
+        self, receipt: Receipt, message: Incoming, size: int, timeout: float | None
+    ) -> None:
+        """Publishes a message as soon as there is room for it."""
+        if not self._has_room(1, size, receipt.receipt):
+            await self._until_room(1, size, receipt.receipt, timeout)
+        self._put_now(receipt, message, size)
+        if self._is_frame_full():
+            await self._flush_and_yield()
+
+    def _put_now(self, receipt: Receipt, message: Incoming, size: int) -> None:
+        self._session.publish(receipt, 0, [message], size)
+        self._receipts.add(receipt)
+        self._schedule()
+
+    async def publish_many(
+        self,
+        topic: str,
+        messages: Iterable[Payload | Message],
+        *,
+        timeout: float | None = TIMEOUT,
+        **common: Unpack[Wishes],
+    ) -> BatchReceipt:
+        """Publishes many messages; returns when all are accepted.
+
+        Messages are payloads, or ``Message`` where one has wishes of its own. If some are refused,
+        the first refusal is raised, with the whole receipt as its ``receipt``; the others stand.
+        """
+        receipt = await self.send_many(topic, messages, timeout=timeout, **common)
+        try:
+            return await receipt.accepted(timeout)
+        except PeerError as error:
+            error.receipt = receipt  # type: ignore[attr-defined]
+            raise
+
+    async def send_many(
+        self,
+        topic: str,
+        messages: Iterable[Payload | Message],
+        *,
+        timeout: float | None = TIMEOUT,
+        **common: Unpack[Wishes],
+    ) -> BatchReceipt:
+        """Publishes many messages without waiting for the answers, as ``send`` does."""
+        self._check_open()
+        now_ms = clock_ms()
+        header = self._composer.header(checks.topic_name(topic), now_ms, **common)
+        listed = messages if type(messages) is list else list(messages)
+        if not listed:
+            raise PeerError("bad_request", "there are no messages to publish")
+        contents, headers = self._contents(topic, listed, header, now_ms, common)
+        ids = self._ids.take(len(contents), now_ms)
+        receipt = BatchReceipt(self, topic, header, len(contents), ids[0])
+        start = 0
+        while start < len(contents):
+            count, size = _chunk(contents, headers, start)
+            if not self._has_room(count, size, header.receipt):
+                await self._until_room(count, size, header.receipt, timeout)
+            end = start + count
+            packed = list(zip(ids[start:end], headers[start:end], contents[start:end], strict=True))
+            self._session.publish(receipt, start, packed, size)
+            self._receipts.add(receipt)
+            if self._is_frame_full():
+                await self._flush_and_yield()
+            else:
+                self._schedule()
+            start = end
+        return receipt
+
+    def _is_frame_full(self) -> bool:
+        session = self._session
+        return session.unsent_messages >= FLUSH_MESSAGES or session.unsent_bytes >= FLUSH_BYTES
+
+    async def _flush_and_yield(self) -> None:
+        """Sends at once what has gathered, and lets others on the loop have a turn.
+
+        A loop that publishes and never has to wait would hold up all else, and gather more than
+        is good for a frame: the broker works best while the next frame is being filled.
+        """
+        self._flush()
+        await asyncio.sleep(0)
+
+    def _contents(
+        self, topic: str, messages: list[Any], header: Header, now_ms: int, common: Wishes
+    ) -> tuple[list[bytes], list[bytes]]:
+        """Payloads and encoded headers of messages."""
+        if set(map(type, messages)) == {bytes}:
+            return messages, [header.encoded] * len(messages)
+        contents, headers = [], []
+        for message in messages:
+            encoded = header.encoded
+            if isinstance(message, Message):
+                # One receipt is asked for all of them, or none.
+                wishes: Wishes = {**common, **message.wishes, "receipt": header.receipt}
+                if "subjects" in message.wishes and "subject" not in message.wishes:
+                    wishes.pop("subject", None)
+                elif "subject" in message.wishes and "subjects" not in message.wishes:
+                    wishes.pop("subjects", None)
+                encoded = self._composer.header(topic, now_ms, **wishes).encoded
+                message = message.payload
+            contents.append(_content(message))
+            headers.append(encoded)
+        return contents, headers
+
+    async def _until_room(
+        self, count: int, size: int, receipt: bool, timeout: float | None
+    ) -> None:
+        """Waits until so much may be published; those who came before go first."""
+        try:
+            async with asyncio.timeout(timeout), self._writing:
+                while not self._session.admits(count, size, receipt):
+                    self._check_open()
+                    await self._some_answer()
+                self._check_open()
+        except TimeoutError:
+            raise TimeoutError(
+                f"no room to publish within {timeout:g} s: too much is unanswered or unresolved"
+            ) from None
+
+    # --- receiving --------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        topic: str,
+        *interests: str,
+        name: str | None = None,
+        group: str | None = None,
+        durable: bool | None = None,
+        credit: int = CREDIT,
+        sent_timeout: float | None = None,
+        received_timeout: float | None = None,
+        timeout: float | None = TIMEOUT,
+    ) -> Inbox:
+        """Subscribes to what matches one of the interests, by default to everything.
+
+        When it returns, every message accepted from then on that matches reaches the inbox. With
+        a name or a group the receiver is durable, unless ``durable`` is false.
+        """
+        self._check_open()
+        for interest in interests:
+            split_interest(interest)
+        subscription = self._session.subscribe(
+            checks.topic_name(topic),
+            interests or ("**",),
+            name=checks.maybe_text("name", name, limits.NAME_BYTES_MAX),
+            group=checks.maybe_text("group", group, limits.NAME_BYTES_MAX),
+            durable=durable,
+            credit=checks.whole("credit", credit, 0, limits.CREDIT_MAX),
+            sent_timeout_ms=timeout_ms("sent_timeout", sent_timeout),
+            received_timeout_ms=timeout_ms("received_timeout", received_timeout),
+        )
+        inbox = Inbox(self, subscription)
+        joining = self._loop.create_future()
+        self._inboxes[subscription.endpoint] = inbox
+        self._joining[subscription.endpoint] = joining
+        self._schedule()
+        try:
+            await self._wait(joining, timeout, "subscribe")
+        except BaseException:
+            self._joining.pop(subscription.endpoint, None)
+            if self._inboxes.pop(subscription.endpoint, None) is not None and self._is_open:
+                self._session.unsubscribe(subscription)
+                self._schedule()
+            raise
+        return inbox
+
+    async def pull(
+        self,
+        topic: str,
+        receiver: str,
+        max: int = 100,
+        wait: float = 0,
+        *,
+        interests: Sequence[str] | None = None,
+        timeout: float | None = TIMEOUT,
+    ) -> list[Delivery]:
+        """Up to ``max`` deliveries of a durable receiver, waiting ``wait`` seconds for the first.
+
+        The receiver has to exist (``no_such_receiver``) unless ``interests`` are given. ``timeout``
+        is for the answer, beyond ``wait``.
+        """
+        idle = self._pulls.setdefault((topic, receiver), [])
+        inbox = idle.pop() if idle else await self._puller(topic, receiver, interests, timeout)
+        held = inbox._subscription
+        wait_ms = milliseconds("wait", wait, 0, limits.TIME_MS_MAX)
+        self._check_open()
+        number = self._session.request(Verb.PULL, held.frame, (held.endpoint, max, wait_ms))
+        longest = None if timeout is None else timeout + wait
+        try:
+            reply = await self._answer(number, longest, "pull")
+        except PeerError:
+            await inbox.close()
+            raise
+        except BaseException:
+            self._cancel_pull(inbox, number)
+            raise
+        idle.append(inbox)
+        return inbox._take(int(reply.get("count", 0)))
+
+    async def _puller(
+        self, topic: str, receiver: str, interests: Sequence[str] | None, timeout: float | None
+    ) -> Inbox:
+        if interests is None:
+            interests = await self._interests_of(topic, receiver, timeout)
+        # As one of a group: it joins whoever is there, and takes nothing from them.
+        return await self.subscribe(topic, *interests, group=receiver, credit=0, timeout=timeout)
+
+    async def _interests_of(
+        self, topic: str, receiver: str, timeout: float | None
+    ) -> tuple[str, ...]:
+        for row in await self.list_receivers(topic, after=receiver[:-1], timeout=timeout):
+            if row["name"] == receiver:
+                return tuple(row["interests"])
+        raise PeerError("no_such_receiver", f"{receiver!r} is not on {topic!r}")
+
+    def _cancel_pull(self, inbox: "Inbox", number: int) -> None:
+        """Nobody waits for a pull any more: it ends, and what it still brings is given back."""
+        if not self._is_open:
+            return
+        inbox._is_cancelled = True
+        task = self._loop.create_task(self._end_pull(inbox, number))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end_pull(self, inbox: Inbox, number: int) -> None:
+        held = inbox._subscription
+        try:
+            await self._ask(Verb.CANCEL_WAIT, held.frame, (number,), TIMEOUT)
+        except (PeerError, ConnectionError, TimeoutError) as error:
+            log.debug("%s: a pull on %s was not cancelled: %s", self.name, held.topic, error)
+            return
+        self._give_back(inbox)
+        inbox._is_cancelled = False
+        self._pulls.setdefault((held.topic, inbox.receiver), []).append(inbox)
+
+    # --- request and reply ------------------------------------------------------------------
+
+    async def request(
+        self,
+        topic: str,
+        payload: Payload,
+        *,
+        timeout: float = TIMEOUT,
+        **wishes: Unpack[Wishes],
+    ) -> Delivery:
+        """Publishes a request and waits for the answer that a receiver gives with ``reply``.
+
+        By default it is a push message: with nobody there to answer it is ``no_receiver`` at once.
+        """
+        self._check_open()
+        if self._replying is None:
+            self._replying = self._loop.create_task(self._listen_for_replies())
+        inbox, _ = await asyncio.shield(self._replying)
+        correlation = secrets.token_hex(8)
+        subject = f"{inbox.interests[0].removesuffix('/*')}/{correlation}"
+        attributes = dict(wishes.get("attributes") or {})
+        attributes |= {REPLY_TOPIC: self._replies, REPLY_SUBJECT: subject}
+        asked: Wishes = {"mode": "push", **wishes, "attributes": attributes}
+        answer: asyncio.Future[Delivery] = self._loop.create_future()
+        self._requests[subject] = answer
+        try:
+            await self.publish(topic, payload, timeout=timeout, **asked)
+            delivery: Delivery = await self._wait(answer, timeout, "the request")
+            return delivery
+        finally:
+            del self._requests[subject]
+
+    async def _listen_for_replies(self) -> "tuple[Inbox, asyncio.Task[None]]":
+        try:
+            inbox = await self.subscribe(self._replies, f"reply/{secrets.token_hex(16)}/*")
+        except BaseException:
+            self._replying = None
+            raise
+        return inbox, self._loop.create_task(self._hand_on_replies(inbox))
+
+    async def _hand_on_replies(self, inbox: Inbox) -> None:
+        try:
+            async for delivery in inbox:
+                await delivery.processed()
+                self._settle(self._requests.get(delivery.subject), delivery)
+        except (PeerError, ClosedError) as error:
+            self._replying = None
+            for answer in self._requests.values():
+                self._settle(answer, error)
+
+    # --- topics -----------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        exist_ok: bool = False,
+        timeout: float | None = TIMEOUT,
+        **settings: Any,
+    ) -> None:
+        """Makes a topic with settings of its own; ``topic_exists`` unless ``exist_ok``."""
+        try:
+            await self._ask_topic(Verb.CREATE_TOPIC, topic, (_plain(settings),), timeout)
+        except PeerError as error:
+            if error.code != "topic_exists" or not exist_ok:
+                raise
+
+    async def configure(
+        self,
+        topic: str,
+        *,
+        inherit: Sequence[str] = (),
+        timeout: float | None = TIMEOUT,
+        **settings: Any,
+    ) -> None:
+        """Changes settings of a topic; those in ``inherit`` follow the broker's defaults again."""
+        fields = (_plain(settings), tuple(inherit))
+        await self._ask_topic(Verb.CONFIGURE, topic, fields, timeout)
+
+    async def describe(self, topic: str, *, timeout: float | None = TIMEOUT) -> dict[str, Any]:
+        """Settings, counts and rates of a topic."""
+        return await self._ask_topic(Verb.DESCRIBE, topic, (), timeout)
+
+    async def list_topics(self, *, timeout: float | None = TIMEOUT) -> list[str]:
+        """The names of all topics, of all workers, sorted."""
+        found: set[str] = set()
+        for worker in range(self._session.workers):
+            after = ""
+            while True:
+                reply = await self._ask(Verb.LIST_TOPICS, worker_topic(worker), (after,), timeout)
+                names = reply.get("topics", ())
+                found.update(names)
+                if len(names) < limits.LIST_MAX:
+                    break
+                after = names[-1]
+        return sorted(found)
+
+    async def clear(self, topic: str, *, timeout: float | None = TIMEOUT) -> None:
+        """Drops every message of a topic; settings and durable receivers stay."""
+        await self._ask_topic(Verb.CLEAR, topic, (), timeout)
+
+    async def delete_topic(self, topic: str, *, timeout: float | None = TIMEOUT) -> None:
+        """Drops a topic with all that belongs to it."""
+        await self._ask_topic(Verb.DELETE_TOPIC, topic, (), timeout)
+
+    # --- receivers --------------------------------------------------------------------------
+
+    async def list_receivers(
+        self, topic: str, *, after: str = "", timeout: float | None = TIMEOUT
+    ) -> list[dict[str, Any]]:
+        """The receivers of a topic by name, all of those after a name."""
+        rows: list[dict[str, Any]] = []
+        while True:
+            reply = await self._ask_topic(Verb.LIST_RECEIVERS, topic, (after,), timeout)
+            page = reply.get("receivers", ())
+            rows += page
+            if len(page) < limits.LIST_MAX:
+                return rows
+            after = page[-1]["name"]
+
+    async def create_receiver(
+        self,
+        topic: str,
+        name: str,
+        *interests: str,
+        sent_timeout: float | None = None,
+        received_timeout: float | None = None,
+        timeout: float | None = TIMEOUT,
+    ) -> None:
+        """Makes a durable receiver with nobody on it yet."""
+        timeouts = (
+            timeout_ms("sent_timeout", sent_timeout),
+            timeout_ms("received_timeout", received_timeout),
+        )
+        fields = (name, interests or ("**",), *timeouts)
+        await self._ask_topic(Verb.CREATE_RECEIVER, topic, fields, timeout)
+
+    async def delete_receiver(
+        self, topic: str, name: str, *, timeout: float | None = TIMEOUT
+    ) -> None:
+        """Deletes a durable receiver and drops its backlog."""
+        await self._ask_topic(Verb.DELETE_RECEIVER, topic, (name,), timeout)
+
+    async def seek(
+        self,
+        topic: str,
+        name: str,
+        *,
+        sequence: int | None = None,
+        time: float | datetime | None = None,
+        timeout: float | None = TIMEOUT,
+    ) -> int:
+        """Moves a durable receiver to a sequence or a time; with neither, to now."""
+        at_ms = None if time is None else moment_ms("time", time)
+        reply = await self._ask_topic(Verb.SEEK, topic, (name, sequence, at_ms), timeout)
+        return int(reply["sequence"])
+
+    # --- parked deliveries ------------------------------------------------------------------
+
+    async def list_parked(
+        self, topic: str, *, after: int = 0, timeout: float | None = TIMEOUT
+    ) -> list[dict[str, Any]]:
+        """Parked deliveries, oldest failure first, after a position; at most 1,000."""
+        reply = await self._ask_topic(Verb.LIST_PARKED, topic, (after,), timeout)
+        return list(reply.get("parked", ()))
+
+    async def renew(
+        self,
+        topic: str,
+        sequence: int,
+        receiver: str | None = None,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> None:
+        """Puts a parked delivery back to waiting; with no receiver, all of the message."""
+        await self._ask_topic(Verb.RENEW, topic, (sequence, receiver), timeout)
+
+    async def abandon(
+        self,
+        topic: str,
+        sequence: int,
+        receiver: str | None = None,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> None:
+        """Drops a message in any state, or its parked delivery to one receiver."""
+        await self._ask_topic(Verb.ABANDON, topic, (sequence, receiver), timeout)
+
+    async def renew_all(self, topic: str, *, timeout: float | None = TIMEOUT) -> None:
+        """Puts every parked delivery back to waiting."""
+        await self._ask_topic(Verb.RENEW_ALL, topic, (), timeout)
+
+    async def abandon_all(self, topic: str, *, timeout: float | None = TIMEOUT) -> None:
+        """Drops every parked delivery."""
+        await self._ask_topic(Verb.ABANDON_ALL, topic, (), timeout)
+
+    # --- the work queue ---------------------------------------------------------------------
+
+    async def draft(
+        self, topic: str, priority: int | None = None, *, timeout: float | None = TIMEOUT
+    ) -> int:
+        """Begins a message; its sequence. It is deleted unless it is ``set`` in time."""
+        (message_id,) = self._ids.take(1, clock_ms())
+        reply = await self._ask_topic(Verb.DRAFT, topic, (message_id, priority), timeout)
+        return int(reply["sequence"])
+
+    async def set(
+        self,
+        topic: str,
+        sequence: int,
+        payload: Payload,
+        attributes: dict[str, str] | None = None,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> None:
+        """Gives a draft its payload, or replaces that of a waiting message."""
+        fields = (sequence, _content(payload), attributes or {})
+        await self._ask_topic(Verb.SET_DRAFT, topic, fields, timeout)
+
+    async def order(
+        self, topic: str, wait: float | None = 0, *, timeout: float | None = TIMEOUT
+    ) -> int | None:
+        """Takes the best waiting message, waiting for one; its sequence, or ``None``.
+
+        A ``wait`` of ``None`` waits for ever; ``timeout`` is for the answer, beyond ``wait``.
+        """
+        self._check_open()
+        wait_ms = None if wait is None else milliseconds("wait", wait, 0, limits.TIME_MS_MAX)
+        frame = checks.topic_name(topic).encode()
+        number = self._session.request(Verb.ORDER, frame, (wait_ms,))
+        longest = None if wait is None or timeout is None else timeout + wait
+        try:
+            reply = await self._answer(number, longest, "order")
+        except PeerError:
+            raise
+        except BaseException:
+            if self._is_open:
+                self._session.request(Verb.CANCEL_WAIT, frame, (number,))
+                self._schedule()
+            raise
+        sequence: int | None = reply["sequence"]
+        return sequence
+
+    async def fetch(
+        self, topic: str, sequence: int, *, timeout: float | None = TIMEOUT
+    ) -> dict[str, Any]:
+        """Reads a message; one that was ordered becomes active."""
+        return await self._ask_topic(Verb.FETCH, topic, (sequence,), timeout)
+
+    async def complete(self, topic: str, sequence: int, *, timeout: float | None = TIMEOUT) -> None:
+        """Ends an active message well."""
+        await self._ask_topic(Verb.COMPLETE, topic, (sequence,), timeout)
+
+    async def fail(
+        self, topic: str, sequence: int, reason: str = "", *, timeout: float | None = TIMEOUT
+    ) -> None:
+        """Ends an active message badly: it is parked, or retried where the topic says so."""
+        await self._ask_topic(Verb.FAIL, topic, (sequence, reason), timeout)
+
+    async def stats(self, topic: str, *, timeout: float | None = TIMEOUT) -> dict[str, Any]:
+        """The counts of the work queue."""
+        return await self._ask_topic(Verb.STATS, topic, (), timeout)
+
+    # --- processes --------------------------------------------------------------------------
+
+    async def status(self, *, timeout: float = STATUS_TIMEOUT) -> dict[str, Any]:
+        """What each process says of itself; ``None`` for one that does not answer in time."""
+        topics = [FRONT_END, INTERESTS, *map(worker_topic, range(self._session.workers))]
+        front_end, interests, *workers = await asyncio.gather(
+            *(self._status_of(topic, timeout) for topic in topics)
+        )
+        return {"frontend": front_end, "interests": interests, "workers": workers}
+
+    async def _status_of(self, topic: bytes, timeout: float) -> dict[str, Any] | None:
+        try:
+            return await self._ask(Verb.STATUS, topic, None, timeout)
+        except (TimeoutError, PeerError):
+            return None
+
+    async def snapshot(self, folder: str, *, timeout: float | None = 300) -> list[dict[str, Any]]:
+        """Has every worker write checkpoints of its stores into a folder; what each says."""
+        workers = range(self._session.workers)
+        return await asyncio.gather(
+            *(self._ask(Verb.SNAPSHOT, worker_topic(n), (folder,), timeout) for n in workers)
+        )
+
+    async def _ask_topic(
+        self, verb: Verb, topic: str, fields: object, timeout: float | None
+    ) -> dict[str, Any]:
+        return await self._ask(verb, checks.topic_name(topic).encode(), fields, timeout)
+
+
+def connect(
+    address: str = "tcp://127.0.0.1:7700",
+    name: str = "",
+    *,
+    timeout: float = CONNECT_TIMEOUT,
+    window_messages: int = WINDOW_MESSAGES,
+    window_bytes: int = WINDOW_BYTES,
+    replies: str = REPLIES,
+) -> Node:
+    """A client for ``async with``; ``timeout`` is how long it waits for a broker at first.
+
+    At most ``window_messages`` messages and ``window_bytes`` bytes are published and unanswered;
+    beyond that, publishing waits. ``replies`` is the topic that answers to requests come by.
+    """
+    return Node(
+        address,
+        name or "python",
+        timeout=timeout,
+        window_messages=window_messages,
+        window_bytes=window_bytes,
+        replies=replies,
+    )
+
+
+def _content(payload: object) -> bytes:
+    if type(payload) is bytes:
+        return payload
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    raise TypeError(f"a payload is bytes, not {type(payload).__name__}")
+
+
+def _chunk(contents: list[bytes], headers: list[bytes], start: int) -> tuple[int, int]:
+    """How many messages to publish at a time, from ``start`` on, and their size."""
+    count = min(CHUNK_MESSAGES, len(contents) - start)
+    while True:
+        end = start + count
+        size = sum(map(len, contents[start:end])) + sum(map(len, headers[start:end]))
+        if size <= CHUNK_BYTES or count == 1:
+            return count, size
+        count = max(1, min(count - 1, count * CHUNK_BYTES // size))
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as they travel: the values that ``asterism`` exports become maps."""
+    return {name: _plain_setting(value) for name, value in settings.items()}
+
+
+def _plain_setting(value: object) -> object:
+    match value:
+        case RejectNew(size):
+            return {"size": size, "policy": "reject_new"}
+        case DropOld(size):
+            return {"size": size, "policy": "drop_old"}
+        case Backoff(least_ms, most_ms):
+            return {"min": least_ms / 1_000, "max": most_ms / 1_000}
+    return value

@@ -1,0 +1,703 @@
+"""The blocking client: the same verbs without ``await``, from as many threads as you like.
+
+One thread beneath runs the asyncio client; a verb hands its work over and waits. Reports are handed
+over without waiting, and deliveries are fetched some at a time, so that neither costs a change of
+threads each.
+"""
+
+import asyncio
+import secrets
+import threading
+from collections import deque
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, Unpack
+
+from asterism.errors import PeerError
+from asterism.sdk.aio import CREDIT, REPLIES, STATUS_TIMEOUT, Message, Node
+from asterism.sdk.composing import Ids, Wishes
+from asterism.sdk.connection import (
+    CLOSE_TIMEOUT,
+    CONNECT_TIMEOUT,
+    TIMEOUT,
+    BatchReceipt,
+    Delivery,
+    Inbox,
+    MessageReceipt,
+    Payload,
+    Receipt,
+    sayable,
+)
+from asterism.sdk.deliveries import FAILED, PROCESSED, RECEIVED, Received
+from asterism.sdk.producing import Incoming
+from asterism.sdk.session import WINDOW_BYTES, WINDOW_MESSAGES
+from asterism.sdk.tickets import ClosedError, Outcome
+
+PREFETCH: Final = 64  # deliveries that an iteration fetches at a time
+
+Value = TypeVar("Value")
+
+
+class Loop:
+    """The thread beneath a blocking client."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name=f"asterism {name}", daemon=True
+        )
+        self._thread.start()
+        self._is_over = False
+
+    def run(self, work: Coroutine[Any, Any, Value]) -> Value:
+        """Has the thread do this, and waits for it."""
+        if self._is_over:
+            work.close()
+            raise ClosedError("this client is closed")
+        done = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return done.result()
+        except BaseException:
+            done.cancel()  # of use only where the wait itself was interrupted
+            raise
+
+    def hand_over(self, call: Any, *arguments: object) -> None:
+        """Has the thread call this soon."""
+        if self._is_over:
+            raise ClosedError("this client is closed")
+        self._loop.call_soon_threadsafe(call, *arguments)
+
+    def end(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class BlockingMessageReceipt:
+    """What has become of a message: first accepted, later, where that was asked for, resolved."""
+
+    def __init__(self, loop: Loop, receipt: Receipt | MessageReceipt) -> None:
+        self._loop = loop
+        self._receipt: Any = receipt
+
+    @property
+    def sequence(self) -> int:
+        """The number that the topic gave the message; the refusal, if it was refused."""
+        sequence: int = self._receipt.sequence
+        return sequence
+
+    def resolved(self, timeout: float | None = TIMEOUT) -> Outcome:
+        """Waits for how it ended; a receipt has to have been asked for."""
+        outcome: Outcome = self._loop.run(self._receipt.resolved(timeout))
+        return outcome
+
+
+class BlockingReceipt(BlockingMessageReceipt):
+    """The receipt of one message."""
+
+    def __init__(self, loop: Loop, receipt: Receipt) -> None:
+        super().__init__(loop, receipt)
+        self._receipt: Receipt = receipt
+
+    @property
+    def topic(self) -> str:
+        return self._receipt.topic
+
+    @property
+    def id(self) -> bytes:
+        return self._receipt.id
+
+    @property
+    def results(self) -> list[int | PeerError]:
+        """A sequence or a refusal for each message, once it is answered."""
+        return self._receipt.results
+
+    def accepted(self, timeout: float | None = TIMEOUT) -> Self:
+        """Waits until the topic has it (durable: on disk)."""
+        if self._receipt.missing:
+            self._loop.run(self._receipt.accepted(timeout))
+        error = self._receipt.first_error()
+        if error is not None:
+            raise error
+        return self
+
+
+class BlockingBatchReceipt(BlockingReceipt):
+    """The receipt of many messages."""
+
+    def __init__(self, loop: Loop, receipt: BatchReceipt) -> None:
+        super().__init__(loop, receipt)
+        self._batch = receipt
+
+    @property
+    def count(self) -> int:
+        return self._batch.count
+
+    @property
+    def sequences(self) -> list[int]:
+        """The sequences of those that were accepted."""
+        return self._batch.sequences
+
+    @property
+    def refused(self) -> list[tuple[int, PeerError]]:
+        """Position and refusal of those that were not."""
+        return self._batch.refused
+
+    def all_resolved(self, timeout: float | None = TIMEOUT) -> list[Outcome | None]:
+        """Waits for how each of them ended; ``None`` for those that were refused."""
+        return self._loop.run(self._batch.all_resolved(timeout))
+
+    def __len__(self) -> int:
+        return self._batch.count
+
+    def __getitem__(self, position: int) -> BlockingMessageReceipt:
+        return BlockingMessageReceipt(self._loop, self._batch[position])
+
+    def __iter__(self) -> Iterator[BlockingMessageReceipt]:
+        return (BlockingMessageReceipt(self._loop, receipt) for receipt in self._batch)
+
+
+class BlockingDelivery(Received):
+    """A delivery. ``with`` reports it received, and at the end processed or failed."""
+
+    __slots__ = ("_delivery", "_loop")
+
+    def __init__(self, loop: Loop, delivery: Delivery) -> None:
+        self._subscription = delivery._subscription
+        self._item = delivery._item
+        self._step = delivery._step
+        self._delivery = delivery
+        self._loop = loop
+
+    def received(self, *, confirm: bool = False) -> None:
+        """Reports that it has arrived; with ``confirm``, waits until the broker knows."""
+        self._report(RECEIVED, "", confirm)
+
+    def processed(self, *, confirm: bool = False) -> None:
+        """Reports that it is done; with ``confirm``, waits until the broker knows."""
+        self._report(PROCESSED, "", confirm)
+
+    def failed(self, reason: str = "", *, confirm: bool = False) -> None:
+        """Reports that it could not be done, and why."""
+        self._report(FAILED, reason, confirm)
+
+    def extend(self, seconds: float, *, timeout: float | None = TIMEOUT) -> None:
+        """Moves its deadline to so many seconds from now; 0 gives it up at once."""
+        self._loop.run(self._delivery.extend(seconds, timeout=timeout))
+
+    def reply(self, payload: Payload, **wishes: Unpack[Wishes]) -> BlockingReceipt:
+        """Answers a request."""
+        return BlockingReceipt(self._loop, self._loop.run(self._delivery.reply(payload, **wishes)))
+
+    @property
+    def is_finished(self) -> bool:
+        """Is nothing more to be reported on it?"""
+        return self._step >= PROCESSED
+
+    def _report(self, status: int, reason: str, confirm: bool) -> None:
+        if self._step >= min(status, PROCESSED):
+            return
+        self._step = min(status, PROCESSED)
+        if confirm:
+            self._loop.run(self._delivery._report(status, reason, True))
+        else:
+            self._loop.hand_over(self._tell, status, reason)
+
+    def _tell(self, status: int, reason: str) -> None:
+        node = self._delivery._inbox._node
+        if not node.is_closed and self._delivery._climb(status, sayable(reason)):
+            node._touch(self._subscription)
+
+    def __enter__(self) -> Self:
+        self.received()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.processed()
+        elif isinstance(error, Exception):
+            self.failed(f"{type(error).__name__}: {error}")
+        elif not self.is_finished:  # interrupted: nobody's fault, so it goes to the next
+            node = self._delivery._inbox._node
+            self._loop.hand_over(node._give_up, self._subscription, [self.sequence])
+
+
+class BlockingInbox:
+    """The deliveries of a subscription: iterate, or take them in batches."""
+
+    def __init__(self, loop: Loop, inbox: Inbox) -> None:
+        self._loop = loop
+        self._inbox = inbox
+        self._fetched: deque[BlockingDelivery] = deque()
+
+    @property
+    def topic(self) -> str:
+        return self._inbox.topic
+
+    @property
+    def receiver(self) -> str:
+        """The name of the receiver."""
+        return self._inbox.receiver
+
+    @property
+    def interests(self) -> tuple[str, ...]:
+        return self._inbox.interests
+
+    def __iter__(self) -> Iterator[BlockingDelivery]:
+        """Every delivery, for as long as the inbox is open."""
+        while True:
+            try:
+                delivery = self._fetched.popleft()
+            except IndexError:
+                fetched = self._fetch(PREFETCH, None)
+                if not fetched:
+                    return
+                self._fetched.extend(fetched[1:])
+                delivery = fetched[0]
+            yield delivery
+
+    def receive(self, timeout: float | None = TIMEOUT) -> BlockingDelivery:
+        """The next delivery; ``TimeoutError`` when none came in time."""
+        taken = self.batch(1, timeout)
+        if taken:
+            return taken[0]
+        if self._inbox._is_closed:
+            raise ClosedError("this inbox is closed")
+        raise TimeoutError(f"no delivery within {timeout:g} s")
+
+    def batch(self, max: int = 1_000, timeout: float | None = TIMEOUT) -> list[BlockingDelivery]:
+        """Up to ``max`` deliveries, waiting for the first; none when ``timeout`` has passed."""
+        taken: list[BlockingDelivery] = []
+        while len(taken) < max:
+            try:
+                taken.append(self._fetched.popleft())
+            except IndexError:
+                break
+        return taken or self._fetch(max, timeout)
+
+    def _fetch(self, max: int, timeout: float | None) -> list[BlockingDelivery]:
+        taken = self._loop.run(self._inbox.batch(max, timeout))
+        return [BlockingDelivery(self._loop, delivery) for delivery in taken]
+
+    def processed(self, deliveries: Sequence[BlockingDelivery]) -> None:
+        """Reports many deliveries processed, in one frame."""
+        self._finish(deliveries, PROCESSED, "")
+
+    def failed(self, deliveries: Sequence[BlockingDelivery], reason: str = "") -> None:
+        """Reports many deliveries failed, in one frame."""
+        self._finish(deliveries, FAILED, reason)
+
+    def _finish(self, deliveries: Sequence[BlockingDelivery], status: int, reason: str) -> None:
+        for delivery in deliveries:
+            delivery._step = PROCESSED
+        inner = [delivery._delivery for delivery in deliveries]
+        self._loop.hand_over(self._tell, inner, status, reason)
+
+    def _tell(self, deliveries: list[Delivery], status: int, reason: str) -> None:
+        node = self._inbox._node
+        if not node.is_closed:
+            node._finish(deliveries, status, reason)
+
+    def set_interests(self, *interests: str, timeout: float | None = TIMEOUT) -> None:
+        """Replaces the interests; what is on its way is neither lost nor repeated."""
+        self._loop.run(self._inbox.set_interests(*interests, timeout=timeout))
+
+    def close(self, timeout: float | None = TIMEOUT) -> None:
+        """Leaves the topic; what was delivered and not finished goes to others."""
+        self._fetched.clear()
+        self._loop.run(self._inbox.close(timeout))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class BlockingNode:
+    """A connection to a broker, and everything that can be asked of it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._lock = threading.Lock()
+        self._ids = Ids(secrets.token_bytes)  # of what is composed here, not on the thread beneath
+        self._handed = 0  # messages on their way to the thread beneath
+        self._handed_bytes = 0
+        self._loop = Loop(node.name)
+        try:
+            self._loop.run(node.open())
+        except BaseException:
+            self._loop.end()
+            raise
+
+    @property
+    def address(self) -> str:
+        return self._node.address
+
+    @property
+    def name(self) -> str:
+        return self._node.name
+
+    @property
+    def is_closed(self) -> bool:
+        return self._node.is_closed
+
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Waits for what is unanswered, at most ``timeout`` seconds, and says goodbye."""
+        if not self._loop._is_over:
+            try:
+                self._loop.run(self._node.close(timeout))
+            finally:
+                self._loop.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- publishing -------------------------------------------------------------------------
+
+    def publish(
+        self,
+        topic: str,
+        payload: Payload,
+        *,
+        timeout: float | None = TIMEOUT,
+        **wishes: Unpack[Wishes],
+    ) -> BlockingReceipt:
+        """Publishes a message; returns when it is accepted (durable: on disk)."""
+        done = self._loop.run(self._node.publish(topic, payload, timeout=timeout, **wishes))
+        return BlockingReceipt(self._loop, done)
+
+    def send(
+        self,
+        topic: str,
+        payload: Payload,
+        *,
+        timeout: float | None = TIMEOUT,
+        **wishes: Unpack[Wishes],
+    ) -> BlockingReceipt:
+        """Publishes without waiting for the answer; ``receipt.accepted()`` does."""
+        node = self._node
+        if node.is_closed:
+            raise ClosedError("this client is closed")
+        with self._lock:
+            receipt, message, size = node._compose(topic, payload, wishes, self._ids)
+            has_room = node._session.surely_admits(
+                self._handed + 1, self._handed_bytes + size, receipt.receipt
+            )
+            if has_room:  # most often: then there is nothing to wait for
+                self._handed += 1
+                self._handed_bytes += size
+        if has_room:
+            self._loop.hand_over(self._put_handed, receipt, message, size)
+        else:
+            self._loop.run(node._put(receipt, message, size, timeout))
+        return BlockingReceipt(self._loop, receipt)
+
+    def _put_handed(self, receipt: Receipt, message: Incoming, size: int) -> None:
+        with self._lock:
+            self._handed -= 1
+            self._handed_bytes -= size
+        if not self._node.is_closed:
+            self._node._put_now(receipt, message, size)
+
+    def publish_many(
+        self,
+        topic: str,
+        messages: Iterable[Payload | Message],
+        *,
+        timeout: float | None = TIMEOUT,
+        **common: Unpack[Wishes],
+    ) -> BlockingBatchReceipt:
+        """Publishes many messages; returns when all are accepted.
+
+        If some are refused, the first refusal is raised, with the whole receipt as its ``receipt``.
+        """
+        receipt = self.send_many(topic, messages, timeout=timeout, **common)
+        try:
+            return receipt.accepted(timeout)
+        except PeerError as error:
+            error.receipt = receipt  # type: ignore[attr-defined]
+            raise
+
+    def send_many(
+        self,
+        topic: str,
+        messages: Iterable[Payload | Message],
+        *,
+        timeout: float | None = TIMEOUT,
+        **common: Unpack[Wishes],
+    ) -> BlockingBatchReceipt:
+        """Publishes many messages without waiting for the answers."""
+        listed = list(messages)  # what makes them may block, and is not to block the thread beneath
+        done = self._loop.run(self._node.send_many(topic, listed, timeout=timeout, **common))
+        return BlockingBatchReceipt(self._loop, done)
+
+    # --- receiving --------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topic: str,
+        *interests: str,
+        name: str | None = None,
+        group: str | None = None,
+        durable: bool | None = None,
+        credit: int = CREDIT,
+        sent_timeout: float | None = None,
+        received_timeout: float | None = None,
+        timeout: float | None = TIMEOUT,
+    ) -> BlockingInbox:
+        """Subscribes to what matches one of the interests, by default to everything."""
+        inbox = self._loop.run(
+            self._node.subscribe(
+                topic,
+                *interests,
+                name=name,
+                group=group,
+                durable=durable,
+                credit=credit,
+                sent_timeout=sent_timeout,
+                received_timeout=received_timeout,
+                timeout=timeout,
+            )
+        )
+        return BlockingInbox(self._loop, inbox)
+
+    def pull(
+        self,
+        topic: str,
+        receiver: str,
+        max: int = 100,
+        wait: float = 0,
+        *,
+        interests: Sequence[str] | None = None,
+        timeout: float | None = TIMEOUT,
+    ) -> list[BlockingDelivery]:
+        """Up to ``max`` deliveries of a durable receiver, waiting ``wait`` s for the first."""
+        taken = self._loop.run(
+            self._node.pull(topic, receiver, max, wait, interests=interests, timeout=timeout)
+        )
+        return [BlockingDelivery(self._loop, delivery) for delivery in taken]
+
+    def request(
+        self, topic: str, payload: Payload, *, timeout: float = TIMEOUT, **wishes: Unpack[Wishes]
+    ) -> BlockingDelivery:
+        """Publishes a request and waits for the answer."""
+        answer = self._loop.run(self._node.request(topic, payload, timeout=timeout, **wishes))
+        return BlockingDelivery(self._loop, answer)
+
+    # --- topics -----------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        exist_ok: bool = False,
+        timeout: float | None = TIMEOUT,
+        **settings: Any,
+    ) -> None:
+        """Makes a topic with settings of its own; ``topic_exists`` unless ``exist_ok``."""
+        self._loop.run(
+            self._node.create_topic(topic, exist_ok=exist_ok, timeout=timeout, **settings)
+        )
+
+    def configure(
+        self,
+        topic: str,
+        *,
+        inherit: Sequence[str] = (),
+        timeout: float | None = TIMEOUT,
+        **settings: Any,
+    ) -> None:
+        """Changes settings of a topic; those in ``inherit`` follow the broker's defaults again."""
+        self._loop.run(self._node.configure(topic, inherit=inherit, timeout=timeout, **settings))
+
+    def describe(self, topic: str, *, timeout: float | None = TIMEOUT) -> dict[str, Any]:
+        """Settings, counts and rates of a topic."""
+        return self._loop.run(self._node.describe(topic, timeout=timeout))
+
+    def list_topics(self, *, timeout: float | None = TIMEOUT) -> list[str]:
+        """The names of all topics, of all workers, sorted."""
+        return self._loop.run(self._node.list_topics(timeout=timeout))
+
+    def clear(self, topic: str, *, timeout: float | None = TIMEOUT) -> None:
+        """Drops every message of a topic; settings and durable receivers stay."""
+        self._loop.run(self._node.clear(topic, timeout=timeout))
+
+    def delete_topic(self, topic: str, *, timeout: float | None = TIMEOUT) -> None:
+        """Drops a topic with all that belongs to it."""
+        self._loop.run(self._node.delete_topic(topic, timeout=timeout))
+
+    # --- receivers --------------------------------------------------------------------------
+
+    def list_receivers(
+        self, topic: str, *, after: str = "", timeout: float | None = TIMEOUT
+    ) -> list[dict[str, Any]]:
+        """The receivers of a topic by name, all of those after a name."""
+        return self._loop.run(self._node.list_receivers(topic, after=after, timeout=timeout))
+
+    def create_receiver(
+        self,
+        topic: str,
+        name: str,
+        *interests: str,
+        sent_timeout: float | None = None,
+        received_timeout: float | None = None,
+        timeout: float | None = TIMEOUT,
+    ) -> None:
+        """Makes a durable receiver with nobody on it yet."""
+        self._loop.run(
+            self._node.create_receiver(
+                topic,
+                name,
+                *interests,
+                sent_timeout=sent_timeout,
+                received_timeout=received_timeout,
+                timeout=timeout,
+            )
+        )
+
+    def delete_receiver(self, topic: str, name: str, *, timeout: float | None = TIMEOUT) -> None:
+        """Deletes a durable receiver and drops its backlog."""
+        self._loop.run(self._node.delete_receiver(topic, name, timeout=timeout))
+
+    def seek(
+        self,
+        topic: str,
+        name: str,
+        *,
+        sequence: int | None = None,
+        time: float | datetime | None = None,
+        timeout: float | None = TIMEOUT,
+    ) -> int:
+        """Moves a durable receiver to a sequence or a time; with neither, to now."""
+        return self._loop.run(
+            self._node.seek(topic, name, sequence=sequence, time=time, timeout=timeout)
+        )
+
+    # --- parked deliveries ------------------------------------------------------------------
+
+    def list_parked(
+        self, topic: str, *, after: int = 0, timeout: float | None = TIMEOUT
+    ) -> list[dict[str, Any]]:
+        """Parked deliveries, oldest failure first, after a position; at most 1,000."""
+        return self._loop.run(self._node.list_parked(topic, after=after, timeout=timeout))
+
+    def renew(
+        self,
+        topic: str,
+        sequence: int,
+        receiver: str | None = None,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> None:
+        """Puts a parked delivery back to waiting; with no receiver, all of the message."""
+        self._loop.run(self._node.renew(topic, sequence, receiver, timeout=timeout))
+
+    def abandon(
+        self,
+        topic: str,
+        sequence: int,
+        receiver: str | None = None,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> None:
+        """Drops a message in any state, or its parked delivery to one receiver."""
+        self._loop.run(self._node.abandon(topic, sequence, receiver, timeout=timeout))
+
+    def renew_all(self, topic: str, *, timeout: float | None = TIMEOUT) -> None:
+        """Puts every parked delivery back to waiting."""
+        self._loop.run(self._node.renew_all(topic, timeout=timeout))
+
+    def abandon_all(self, topic: str, *, timeout: float | None = TIMEOUT) -> None:
+        """Drops every parked delivery."""
+        self._loop.run(self._node.abandon_all(topic, timeout=timeout))
+
+    # --- the work queue ---------------------------------------------------------------------
+
+    def draft(
+        self, topic: str, priority: int | None = None, *, timeout: float | None = TIMEOUT
+    ) -> int:
+        """Begins a message; its sequence. It is deleted unless it is ``set`` in time."""
+        return self._loop.run(self._node.draft(topic, priority, timeout=timeout))
+
+    def set(
+        self,
+        topic: str,
+        sequence: int,
+        payload: Payload,
+        attributes: dict[str, str] | None = None,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> None:
+        """Gives a draft its payload, or replaces that of a waiting message."""
+        self._loop.run(self._node.set(topic, sequence, payload, attributes, timeout=timeout))
+
+    def order(
+        self, topic: str, wait: float | None = 0, *, timeout: float | None = TIMEOUT
+    ) -> int | None:
+        """Takes the best waiting message, waiting for one; its sequence, or ``None``."""
+        return self._loop.run(self._node.order(topic, wait, timeout=timeout))
+
+    def fetch(
+        self, topic: str, sequence: int, *, timeout: float | None = TIMEOUT
+    ) -> dict[str, Any]:
+        """Reads a message; one that was ordered becomes active."""
+        return self._loop.run(self._node.fetch(topic, sequence, timeout=timeout))
+
+    def complete(self, topic: str, sequence: int, *, timeout: float | None = TIMEOUT) -> None:
+        """Ends an active message well."""
+        self._loop.run(self._node.complete(topic, sequence, timeout=timeout))
+
+    def fail(
+        self, topic: str, sequence: int, reason: str = "", *, timeout: float | None = TIMEOUT
+    ) -> None:
+        """Ends an active message badly: it is parked, or retried where the topic says so."""
+        self._loop.run(self._node.fail(topic, sequence, reason, timeout=timeout))
+
+    def stats(self, topic: str, *, timeout: float | None = TIMEOUT) -> dict[str, Any]:
+        """The counts of the work queue."""
+        return self._loop.run(self._node.stats(topic, timeout=timeout))
+
+    # --- processes --------------------------------------------------------------------------
+
+    def status(self, *, timeout: float = STATUS_TIMEOUT) -> dict[str, Any]:
+        """What each process says of itself; ``None`` for one that does not answer in time."""
+        return self._loop.run(self._node.status(timeout=timeout))
+
+    def snapshot(self, folder: str, *, timeout: float | None = 300) -> list[dict[str, Any]]:
+        """Has every worker write checkpoints of its stores into a folder; what each says."""
+        return self._loop.run(self._node.snapshot(folder, timeout=timeout))
+
+
+def connect_blocking(
+    address: str = "tcp://127.0.0.1:7700",
+    name: str = "",
+    *,
+    timeout: float = CONNECT_TIMEOUT,
+    window_messages: int = WINDOW_MESSAGES,
+    window_bytes: int = WINDOW_BYTES,
+    replies: str = REPLIES,
+) -> BlockingNode:
+    """Connects; ``close`` it, or use it in ``with``. The arguments are those of ``connect``."""
+    return BlockingNode(
+        Node(
+            address,
+            name or "python",
+            timeout=timeout,
+            window_messages=window_messages,
+            window_bytes=window_bytes,
+            replies=replies,
+        )
+    )

@@ -1,0 +1,738 @@
+"""An asyncio client without its verbs: what keeps it connected, and those who wait on it.
+
+What decides is ``session.py``; here are the clock, and the futures of those who wait. What is
+published in one turn of the loop leaves as one frame.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, Unpack
+
+from asterism import __version__, limits
+from asterism.errors import PeerError
+from asterism.message import Header
+from asterism.options import milliseconds
+from asterism.sdk import events as happened
+from asterism.sdk.composing import Wishes
+from asterism.sdk.deliveries import (
+    FAILED,
+    PROCESSED,
+    RECEIVED,
+    Received,
+    finish,
+)
+from asterism.sdk.link import Link
+from asterism.sdk.producing import RETRY_MS_MAX, RETRY_MS_MIN
+from asterism.sdk.receiving import Subscription
+from asterism.sdk.session import Session
+from asterism.sdk.tickets import ClosedError, Outcome, Ticket
+from asterism.subjects import split_interest
+from asterism.wire import Verb
+
+log = logging.getLogger("asterism")
+
+TIMEOUT: Final = 30.0  # seconds that a verb waits for its answer, unless it is told otherwise
+CONNECT_TIMEOUT: Final = 10.0
+CLOSE_TIMEOUT: Final = 5.0  # seconds that a close waits for what is still unanswered
+
+Payload = bytes | bytearray | memoryview
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def sayable(reason: str) -> str:
+    """A reason as it can be sent: of bounded length, and valid text whatever was in it."""
+    return reason[: limits.REASON_BYTES_MAX].encode(errors="replace").decode()
+
+
+def clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+# --- receipts -----------------------------------------------------------------------------------
+
+
+class Receipt(Ticket):
+    """What has become of a message: first accepted, later, where that was asked for, resolved."""
+
+    __slots__ = ("_node", "_waiters", "id")
+
+    def __init__(
+        self, node: "Connection", topic: str, header: Header, count: int, id: bytes
+    ) -> None:
+        super().__init__(topic, count, header.receipt)
+        self._node = node
+        self._waiters: list[asyncio.Future[None]] = []
+        self.id = id
+
+    @property
+    def sequence(self) -> int:
+        """The number that the topic gave the (first) message; the refusal, if it was refused."""
+        return self._sequence_at(0)
+
+    def _sequence_at(self, position: int) -> int:
+        if self.missing:
+            raise RuntimeError("it is not accepted yet: await accepted() first")
+        result = self.results[position]
+        if isinstance(result, PeerError):
+            raise result
+        return result
+
+    async def accepted(self, timeout: float | None = TIMEOUT) -> Self:
+        """Waits until the topic has it (durable: on disk); ``PeerError`` if it is refused."""
+        if self.missing:
+            await self._until(lambda: not self.missing, timeout, "accepted")
+        error = self.first_error()
+        if error is not None:
+            raise error
+        return self
+
+    async def resolved(self, timeout: float | None = TIMEOUT) -> Outcome:
+        """Waits for how the (first) message ended; a receipt has to have been asked for."""
+        return await self._resolved_at(0, timeout)
+
+    async def _resolved_at(self, position: int, timeout: float | None) -> Outcome:
+        self._check_asked()
+        if position not in self.outcomes:
+            await self._until(lambda: self._is_over_at(position), timeout, "resolved")
+        if position not in self.outcomes:
+            self._sequence_at(position)  # raises the refusal
+        return self.outcomes[position]
+
+    def _is_over_at(self, position: int) -> bool:
+        refused = not self.missing and isinstance(self.results[position], PeerError)
+        return refused or position in self.outcomes
+
+    def _check_asked(self) -> None:
+        if not self.receipt:
+            raise RuntimeError("no receipt was asked for: publish(..., receipt=True)")
+
+    async def _until(self, reached: Callable[[], bool], timeout: float | None, what: str) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                while not reached():
+                    self._node._check_open()
+                    waiter = self._node._loop.create_future()
+                    self._waiters.append(waiter)
+                    await waiter
+        except TimeoutError:
+            raise TimeoutError(f"not {what} within {timeout:g} s; it may still be") from None
+
+    def _wake(self) -> None:
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def __repr__(self) -> str:
+        state = "under way" if self.missing else "answered"
+        return f"<{type(self).__name__} of {self.count} on {self.topic!r}, {state}>"
+
+
+class BatchReceipt(Receipt):
+    """The receipt of many messages: ``results`` has a sequence or a ``PeerError`` for each."""
+
+    __slots__ = ()
+
+    @property
+    def sequences(self) -> list[int]:
+        """The sequences of those that were accepted."""
+        return [result for result in self.results if type(result) is int]
+
+    @property
+    def refused(self) -> list[tuple[int, PeerError]]:
+        """Position and refusal of those that were not."""
+        return [(at, held) for at, held in enumerate(self.results) if isinstance(held, PeerError)]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, position: int) -> "MessageReceipt":
+        return MessageReceipt(self, range(self.count)[position])
+
+    def __iter__(self) -> Iterator["MessageReceipt"]:
+        return (MessageReceipt(self, position) for position in range(self.count))
+
+    async def all_resolved(self, timeout: float | None = TIMEOUT) -> list[Outcome | None]:
+        """Waits for how each of them ended; ``None`` for those that were refused."""
+        self._check_asked()
+        if not self.is_resolved:
+            await self._until(lambda: self.is_resolved, timeout, "resolved")
+        return [self.outcomes.get(position) for position in range(self.count)]
+
+
+class MessageReceipt:
+    """The receipt of one message of many."""
+
+    __slots__ = ("batch", "position")
+
+    def __init__(self, batch: BatchReceipt, position: int) -> None:
+        self.batch = batch
+        self.position = position
+
+    @property
+    def sequence(self) -> int:
+        """The number that the topic gave the message; the refusal, if it was refused."""
+        return self.batch._sequence_at(self.position)
+
+    async def resolved(self, timeout: float | None = TIMEOUT) -> Outcome:
+        """Waits for how it ended."""
+        return await self.batch._resolved_at(self.position, timeout)
+
+
+# --- deliveries ---------------------------------------------------------------------------------
+
+
+class Delivery(Received):
+    """A delivery. ``async with`` reports it received, and at the end processed or failed."""
+
+    __slots__ = ("_inbox",)
+
+    def __init__(
+        self, inbox: "Inbox", subscription: Subscription, item: Any, is_free: bool
+    ) -> None:
+        self._subscription = subscription
+        self._item = item
+        self._step = PROCESSED if is_free else 0
+        self._inbox = inbox
+
+    async def received(self, *, confirm: bool = False) -> None:
+        """Reports that it has arrived; with ``confirm``, waits until the broker knows."""
+        await self._report(RECEIVED, "", confirm)
+
+    async def processed(self, *, confirm: bool = False) -> None:
+        """Reports that it is done; with ``confirm``, waits until the broker knows."""
+        await self._report(PROCESSED, "", confirm)
+
+    async def failed(self, reason: str = "", *, confirm: bool = False) -> None:
+        """Reports that it could not be done, and why."""
+        await self._report(FAILED, reason, confirm)
+
+    async def extend(self, seconds: float, *, timeout: float | None = TIMEOUT) -> None:
+        """Moves its deadline to so many seconds from now; 0 gives it up at once."""
+        extension_ms = milliseconds("seconds", seconds, 0, limits.TIME_MS_MAX)
+        fields = (self._subscription.endpoint, (self.sequence,), extension_ms)
+        node = self._inbox._node
+        reply = await node._ask(Verb.EXTEND, self._subscription.frame, fields, timeout)
+        for _, code in reply.get("refused", ()):
+            raise PeerError(code, f"message {self.sequence} of {self.topic}")
+
+    async def reply(self, payload: Payload, **wishes: Unpack[Wishes]) -> Receipt:
+        """Answers a request."""
+        target = self.reply_to
+        if target is None:
+            raise PeerError("wrong_state", "this message does not ask for an answer")
+        topic, subject = target
+        answer: Wishes = {"mode": "push", "subject": subject, **wishes}
+        return await self._inbox._node.publish(topic, payload, **answer)
+
+    async def _report(self, status: int, reason: str, confirm: bool) -> None:
+        node = self._inbox._node
+        node._check_open()
+        answer = node._loop.create_future() if confirm else None
+        if not self._climb(status, sayable(reason), answer):
+            return
+        node._touch(self._subscription)
+        if answer is not None:
+            refused: dict[int, str] = await node._wait(answer, TIMEOUT, "a report")
+            if self.sequence in refused:
+                raise PeerError(refused[self.sequence], f"message {self.sequence} of {self.topic}")
+
+    async def __aenter__(self) -> Self:
+        await self.received()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._inbox._node.is_closed:
+            return  # the broker gives it to somebody else
+        if error is None:
+            await self.processed()
+        elif isinstance(error, Exception):
+            await self.failed(f"{type(error).__name__}: {error}")
+        elif not self.is_finished:  # cancelled: nobody's fault, so it goes to the next
+            self._inbox._node._give_up(self._subscription, [self.sequence])
+
+
+class Inbox:
+    """The deliveries of a subscription: iterate, or take them in batches."""
+
+    def __init__(self, node: "Connection", subscription: Subscription) -> None:
+        self._node = node
+        self._subscription = subscription
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._error: PeerError | None = None
+        self._is_closed = False
+        self._is_cancelled = False  # a pull that nobody waits for: what it brings goes back
+
+    @property
+    def topic(self) -> str:
+        return self._subscription.topic
+
+    @property
+    def receiver(self) -> str:
+        """The name of the receiver."""
+        return self._subscription.receiver
+
+    @property
+    def interests(self) -> tuple[str, ...]:
+        return self._subscription.interests
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        taken = await self.batch(1, None)
+        if not taken:
+            raise StopAsyncIteration
+        return taken[0]
+
+    async def receive(self, timeout: float | None = TIMEOUT) -> Delivery:
+        """The next delivery; ``TimeoutError`` when none came in time."""
+        taken = await self.batch(1, timeout)
+        if taken:
+            return taken[0]
+        if self._is_closed:
+            raise ClosedError("this inbox is closed")
+        raise TimeoutError(f"no delivery within {timeout:g} s")
+
+    async def batch(self, max: int = 1_000, timeout: float | None = TIMEOUT) -> list[Delivery]:
+        """Up to ``max`` deliveries, waiting for the first; none when ``timeout`` has passed.
+
+        With a timeout of ``None`` it waits for ever; of a closed inbox, none are left.
+        """
+        if not self._subscription.buffer:
+            await self._wait(timeout)
+        return self._take(max)
+
+    def _take(self, max: int) -> list[Delivery]:
+        held = self._subscription
+        taken = held.take(max)
+        if held.owes_credit:
+            self._node._touch(held)
+        return [Delivery(self, held, item, is_free) for item, is_free in taken]
+
+    async def _wait(self, timeout: float | None) -> None:
+        """Waits until something is there, the inbox is closed, or the time is over."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not self._subscription.buffer:
+                    if self._is_closed:
+                        return
+                    if self._error is not None:
+                        raise self._error
+                    self._node._check_open()
+                    waiter = self._node._loop.create_future()
+                    self._waiters.append(waiter)
+                    try:
+                        await waiter
+                    finally:
+                        if waiter in self._waiters:
+                            self._waiters.remove(waiter)
+        except TimeoutError:
+            return
+
+    async def processed(self, deliveries: Sequence[Received]) -> None:
+        """Reports many deliveries processed, in one frame."""
+        self._node._finish(deliveries, PROCESSED)
+
+    async def failed(self, deliveries: Sequence[Received], reason: str = "") -> None:
+        """Reports many deliveries failed, in one frame."""
+        self._node._finish(deliveries, FAILED, reason)
+
+    async def set_interests(self, *interests: str, timeout: float | None = TIMEOUT) -> None:
+        """Replaces the interests; what is on its way is neither lost nor repeated."""
+        held = self._subscription
+        for interest in interests:
+            split_interest(interest)
+        before, held.interests = held.interests, interests
+        try:
+            await self._node._ask(
+                Verb.SET_INTERESTS, held.frame, (held.endpoint, interests), timeout
+            )
+        except PeerError:
+            held.interests = before
+            raise
+
+    async def close(self, timeout: float | None = TIMEOUT) -> None:
+        """Leaves the topic; what was delivered and not finished goes to others."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        held = self._subscription
+        self._node._inboxes.pop(held.endpoint, None)
+        held.buffer.clear()
+        self._wake()
+        if self._node.is_closed:
+            return
+        number = self._node._session.unsubscribe(held)
+        if number is not None:
+            try:
+                await self._node._answer(number, timeout, "unsubscribe")
+            except PeerError as error:  # it was gone already
+                log.debug("unsubscribe from %s: %s", held.topic, error)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, deque()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+# --- the node -----------------------------------------------------------------------------------
+
+
+class Connection:
+    """A node without its verbs: what keeps it connected, and hands on what it is told."""
+
+    def __init__(
+        self,
+        address: str,
+        name: str,
+        connect_timeout: float,
+        window_messages: int,
+        window_bytes: int,
+    ) -> None:
+        self.address = address
+        self.name = name
+        self._connect_timeout = connect_timeout
+        self._session = Session(
+            name,
+            secrets.token_bytes,
+            client=f"python {__version__}",
+            window_messages=window_messages,
+            window_bytes=window_bytes,
+        )
+        self._loop: asyncio.AbstractEventLoop
+        self._link: Link
+        self._writing = asyncio.Lock()  # held by who waits for room, so that others wait behind
+        self._is_open = False
+        self._is_closing = False
+        self._failure: Exception | None = None
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._joining: dict[int, asyncio.Future[None]] = {}
+        self._inboxes: dict[int, Inbox] = {}
+        self._receipts: set[Receipt] = set()  # those that are not answered yet
+        self._ready: asyncio.Future[None] | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._flushing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._losses = 0
+
+    # --- opening and closing ----------------------------------------------------------------
+
+    async def open(self) -> Self:
+        """Connects; ``ConnectionError`` when no broker answers in time."""
+        if self._is_open or self._failure is not None:
+            raise ClosedError("this client is open, or has been")
+        self._loop = asyncio.get_running_loop()
+        self._link = Link(self._loop, self._on_frames)
+        self._is_open = True
+        self._ready = self._loop.create_future()
+        try:
+            self._connect()
+            async with asyncio.timeout(self._connect_timeout):
+                await self._ready
+        except BaseException as error:
+            self._shut(ClosedError("this client did not connect"))
+            if isinstance(error, TimeoutError):
+                raise ConnectionError(
+                    f"no broker answered at {self.address} within {self._connect_timeout:g} s"
+                ) from None
+            raise
+        return self
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Waits for what is unanswered, at most ``timeout`` seconds, and says goodbye."""
+        if not self._is_open:
+            return
+        self._is_closing = True
+        try:
+            async with asyncio.timeout(timeout):
+                while not self._session.is_idle:
+                    self._schedule()
+                    await self._some_answer()
+                self._ended = self._loop.create_future()
+                self._session.leave()
+                self._flush()
+                if not self._session.is_over:
+                    await self._ended
+        except TimeoutError:
+            log.warning("%s: closed before everything was answered", self.name)
+        finally:
+            self._shut(ClosedError("this client is closed"))
+
+    @property
+    def is_closed(self) -> bool:
+        return not self._is_open
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise self._failure or ClosedError("this client is not open: use it in async with")
+
+    async def _some_answer(self) -> None:
+        if self._room is None:
+            self._room = self._loop.create_future()
+        await asyncio.shield(self._room)
+
+    def _shut(self, failure: Exception) -> None:
+        """Ends everything at once; whoever waits is told why."""
+        self._is_open = False
+        self._failure = failure
+        if self._timer is not None:
+            self._timer.cancel()
+        self._link.end()
+        waiting = [*self._answers.values(), *self._joining.values(), self._ready, self._ended]
+        for future in waiting:
+            if future is not None and not future.done():
+                future.set_exception(failure)
+                future.exception()  # it may be that nobody waits any more
+        for receipt in list(self._receipts):
+            receipt._wake()
+        for inbox in self._inboxes.values():
+            inbox._wake()
+        self._wake_writers()
+
+    # --- the connection ---------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        if not self._is_open:
+            return
+        self._link.open(self.address, self._on_ready, lambda: self._lose("it was cut"))
+        self._session.open(monotonic_ms())
+        self._flush()
+
+    def _lose(self, reason: str) -> None:
+        """The connection is of no use: a new one is made, after a pause that grows."""
+        if not self._link.is_open:
+            return
+        self._link.close()
+        self._session.lost()
+        if self._ended is not None:  # it said goodbye, and nobody is there to answer
+            self._settle(self._ended, None)
+            return
+        pause_ms = min(RETRY_MS_MIN << min(self._losses, 10), RETRY_MS_MAX)
+        self._losses += 1
+        log.warning(
+            "%s: lost the connection to %s (%s); connecting again in %d ms",
+            *(self.name, self.address, reason, pause_ms),
+        )
+        self._loop.call_later(pause_ms / 1_000, self._connect)
+
+    def _on_ready(self) -> None:
+        """The socket's descriptor has something to say: there may be something to read or send."""
+        if self._link.read():
+            self._loop.call_soon(self._on_ready)
+        if self._link.outbox or not self._flushing:
+            self._flush()
+
+    def _schedule(self) -> None:
+        """Flushes at the end of this turn of the loop."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        link = self._link
+        if not link.is_open:
+            return
+        if not link.outbox:  # while the socket takes no more, what is published gathers
+            link.outbox.extend(self._session.flush(monotonic_ms()))
+        if link.outbox:
+            link.send()
+            # Sending may have swallowed the descriptor's sign that there is something to read.
+            if link.read():
+                self._loop.call_soon(self._on_ready)
+        self._arm()
+
+    def _arm(self) -> None:
+        """Sets the timer for when the session has something to do."""
+        due_ms = self._session.next_due_ms()
+        if due_ms is None or not self._is_open:
+            return
+        if self._timer is not None and not self._timer.cancelled():
+            if self._timer_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        pause_ms = max(due_ms - monotonic_ms(), 0)
+        self._timer = self._loop.call_later(pause_ms / 1_000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self._is_open:
+            return
+        self._link.read()
+        for event in self._session.tick(monotonic_ms()):
+            self._on_event(event)
+        self._flush()
+        self._arm()
+
+    # --- what happened ----------------------------------------------------------------------
+
+    def _on_frames(self, frames: list[bytes]) -> None:
+        for event in self._session.receive(frames, monotonic_ms()):
+            self._on_event(event)
+        if self._is_closing:
+            self._wake_writers()
+        self._schedule()
+
+    def _on_event(self, event: happened.Event) -> None:
+        match event:
+            case happened.Answered(ticket):
+                assert isinstance(ticket, Receipt)
+                self._receipts.discard(ticket)
+                ticket._wake()
+                self._wake_writers()
+            case happened.Delivered(subscription):
+                inbox = self._inboxes.get(subscription.endpoint)
+                if inbox is not None:
+                    self._on_delivered(inbox)
+            case happened.Replied(request, body):
+                self._settle(self._answers.pop(request, None), body)
+            case happened.Refused(request, error):
+                self._settle(self._answers.pop(request, None), error)
+                self._wake_writers()
+            case happened.Resolved(ticket):
+                assert isinstance(ticket, Receipt)
+                ticket._wake()
+                self._wake_writers()
+            case happened.Reported(token, refused, error):
+                assert isinstance(token, asyncio.Future)
+                self._settle(token, error or refused)
+            case _:
+                self._on_rare_event(event)
+
+    def _on_rare_event(self, event: happened.Event) -> None:
+        match event:
+            case happened.Subscribed(subscription):
+                self._settle(self._joining.pop(subscription.endpoint, None), None)
+            case happened.Gone(subscription, error):
+                self._on_gone(subscription, error)
+            case happened.Welcomed(broker, workers):
+                again = " again" if self._losses else ""
+                log.info("%s: connected%s to %s", self.name, again, self.address)
+                log.debug("%s: the broker is %s with %d workers", self.name, broker, workers)
+                self._losses = 0
+                self._settle(self._ready, None)
+            case happened.Lost(reason):
+                self._lose(reason)
+            case happened.Rejected(error):
+                self._settle(self._ready, error)
+                self._shut(error)
+            case happened.Ended():
+                self._settle(self._ended, None)
+            case happened.Noted(text):
+                log.info("%s: %s", self.name, text)
+
+    def _on_delivered(self, inbox: Inbox) -> None:
+        if inbox._is_cancelled:
+            self._give_back(inbox)
+        elif inbox._waiters:
+            inbox._wake()
+
+    def _give_back(self, inbox: Inbox) -> None:
+        held = inbox._subscription
+        self._give_up(
+            held, [item[0] for item, is_free in held.take(len(held.buffer)) if not is_free]
+        )
+
+    def _on_gone(self, subscription: Subscription, error: PeerError) -> None:
+        joining = self._joining.pop(subscription.endpoint, None)
+        self._settle(joining, error)
+        inbox = self._inboxes.pop(subscription.endpoint, None)
+        if inbox is not None:
+            inbox._error = error
+            inbox._wake()
+            if joining is None:
+                log.warning("%s: off %s: %s", self.name, subscription.topic, error)
+
+    def _settle(self, future: "asyncio.Future[Any] | None", value: object) -> None:
+        if future is None or future.done():
+            return
+        if isinstance(value, Exception):
+            future.set_exception(value)
+        else:
+            future.set_result(value)
+
+    def _wake_writers(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
+    async def publish(
+        self,
+        topic: str,
+        payload: Payload,
+        *,
+        timeout: float | None = TIMEOUT,
+        **wishes: Unpack[Wishes],
+    ) -> Receipt:
+        """Publishes a message; the node's verb, here for the answers to requests."""
+        raise NotImplementedError
+
+    # --- asking -----------------------------------------------------------------------------
+
+    async def _ask(
+        self, verb: Verb, topic: bytes, fields: object, timeout: float | None
+    ) -> dict[str, Any]:
+        """Asks, and waits for the answer."""
+        self._check_open()
+        number = self._session.request(verb, topic, fields)
+        return await self._answer(number, timeout, verb.name.lower())
+
+    async def _answer(self, number: int, timeout: float | None, what: str) -> dict[str, Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._answers[number] = future
+        self._schedule()
+        try:
+            reply: dict[str, Any] = await self._wait(future, timeout, what)
+            return reply
+        finally:
+            self._answers.pop(number, None)
+            self._session.forget(number)
+
+    async def _wait(self, future: "asyncio.Future[Any]", timeout: float | None, what: str) -> Any:
+        try:
+            async with asyncio.timeout(timeout):
+                return await future
+        except TimeoutError:
+            raise TimeoutError(f"no answer to {what} within {timeout:g} s") from None
+
+    def _touch(self, subscription: Subscription) -> None:
+        self._session.touch(subscription)
+        self._schedule()
+
+    def _finish(self, deliveries: Sequence[Received], status: int, reason: str = "") -> None:
+        self._check_open()
+        for subscription in finish(deliveries, status, sayable(reason)):
+            self._session.touch(subscription)
+        self._schedule()
+
+    def _give_up(self, subscription: Subscription, sequences: list[int]) -> None:
+        """Gives deliveries back at once; nobody waits for the answer."""
+        if sequences and not subscription.is_over and self._is_open:
+            fields = (subscription.endpoint, sequences, 0)
+            self._session.request(Verb.EXTEND, subscription.frame, fields)
+            self._schedule()

@@ -1,0 +1,109 @@
+"""The socket beneath an asyncio client, on the loop by its descriptor.
+
+The descriptor is edge-triggered: whenever the socket was touched, it has to be read until nothing
+is left. A socket is used for one connection; after that connection was lost, a new one is opened.
+"""
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import zmq
+
+from asterism.sdk.producing import RETRY_MS_MAX, RETRY_MS_MIN
+from asterism.wire import Frames
+
+DRAIN_MAX: Final = 256  # messages read before others on the loop get their turn
+SEND_FRAMES_MAX: Final = 1_000  # frames in the socket; what is behind them waits here
+RECEIVE_FRAMES_MAX: Final = 10_000
+
+_EVENT: Final = struct.Struct("=hi")
+
+
+class Link:
+    """The socket of a node, the one that it has at the moment, and the frames that wait for it."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_frames: Callable[[list[bytes]], None]
+    ) -> None:
+        self._loop = loop
+        self._on_frames = on_frames
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: Any = None
+        self.outbox: deque[Frames] = deque()
+
+    @property
+    def is_open(self) -> bool:
+        return self._socket is not None
+
+    def open(self, address: str, on_ready: Callable[[], None], on_lost: Callable[[], None]) -> None:
+        """Connects a new socket."""
+        assert self._socket is None
+        socket = self._context.socket(zmq.DEALER)
+        try:
+            socket.linger = 0
+            socket.sndhwm = SEND_FRAMES_MAX
+            socket.rcvhwm = RECEIVE_FRAMES_MAX
+            socket.reconnect_ivl = RETRY_MS_MIN
+            socket.reconnect_ivl_max = RETRY_MS_MAX
+            socket.connect(address)
+        except zmq.ZMQError as error:
+            socket.close()
+            raise ValueError(f"cannot connect to {address!r}: {error}") from None
+        self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._socket = socket
+        self._loop.add_reader(self._fd(), on_ready)
+        self._loop.add_reader(self._monitor.fd, self._read_monitor, on_lost)
+
+    def _read_monitor(self, on_lost: Callable[[], None]) -> None:
+        while self._monitor is not None and self._monitor.get(zmq.EVENTS) & zmq.POLLIN:
+            what, _ = _EVENT.unpack(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
+            if what == zmq.EVENT_DISCONNECTED:
+                on_lost()
+                return
+
+    def _fd(self) -> int:
+        assert self._socket is not None
+        descriptor = self._socket.fd
+        assert isinstance(descriptor, int)
+        return descriptor
+
+    def send(self) -> None:
+        """Sends what waits, as far as the socket takes it; its descriptor tells when more goes."""
+        if self._socket is None:
+            return
+        outbox = self.outbox
+        while outbox:
+            try:
+                self._socket.send_multipart(outbox[0], zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            outbox.popleft()
+
+    def read(self) -> bool:
+        """Hands on what has arrived; true if there is more than fits in one turn."""
+        for _ in range(DRAIN_MAX):
+            socket = self._socket  # what is handed on may close it
+            if socket is None or not int(socket.get(zmq.EVENTS)) & zmq.POLLIN:
+                return False
+            self._on_frames(socket.recv_multipart(zmq.NOBLOCK))
+        return True
+
+    def close(self) -> None:
+        self.outbox.clear()
+        if self._socket is None:
+            return
+        self._loop.remove_reader(self._fd())
+        socket, self._socket = self._socket, None
+        monitor, self._monitor = self._monitor, None
+        self._loop.remove_reader(monitor.fd)
+        socket.disable_monitor()
+        monitor.close(linger=0)
+        socket.close(linger=0)
+
+    def end(self) -> None:
+        self.close()
+        self._context.term()

@@ -1,0 +1,285 @@
+"""Publishing from the client's side: numbers, frames, the window, and what is sent again. Pure.
+
+A producer is one id on one topic. It numbers its messages from 1 without a gap and keeps every
+frame until it is answered, so that the same messages under the same numbers can be sent again.
+
+I1 What was published in this order is numbered, and sent, in this order.
+I2 A frame is sent again only under the producer id and the numbers that it was first sent under,
+   unless the broker has said that nothing of it was stored.
+I3 ``Window`` counts exactly what is buffered or unanswered.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+from weakref import ref
+
+import msgpack
+
+from asterism import limits
+from asterism.errors import PeerError
+from asterism.sdk.tickets import Ticket
+from asterism.wire import Frames, Verb, pack_body, pack_head
+
+Incoming = tuple[bytes, bytes, bytes]
+
+FRAME_BYTES_MAX: Final = 1_000_000  # a frame is closed at this size; one larger message goes alone
+FRAMES_MAX: Final = 128  # unanswered frames of one topic; then messages gather in larger ones
+MESSAGE_BYTES: Final = 32  # what a message costs beyond its header and payload
+RETRY_MS_MIN: Final = 50
+RETRY_MS_MAX: Final = 2_000
+GAPS_MAX: Final = 8  # times that numbers are sent again from the first unanswered, in vain
+
+
+def retry_pause_ms(error: PeerError, failures: int) -> int:
+    """How long to wait before the same is asked again: what the broker says, or ever longer."""
+    longer_ms = min(RETRY_MS_MIN << min(failures, 10), RETRY_MS_MAX)
+    return longer_ms if error.retry_after_ms is None else error.retry_after_ms
+
+
+class Window:
+    """How much may be under way: beyond it a publisher waits."""
+
+    __slots__ = ("bytes", "bytes_max", "messages", "messages_max")
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
+        self.messages_max = messages_max
+        self.bytes_max = bytes_max
+        self.messages = 0
+        self.bytes = 0
+
+    def admits(self, count: int, size: int) -> bool:
+        """Is there room? Whatever is larger than the whole window goes through alone."""
+        if self.messages == 0:
+            return True
+        return self.messages + count <= self.messages_max and self.bytes + size <= self.bytes_max
+
+    def add(self, count: int, size: int) -> None:
+        self.messages += count
+        self.bytes += size
+
+    def remove(self, count: int, size: int) -> None:
+        self.messages -= count
+        self.bytes -= size
+        assert self.messages >= 0 and self.bytes >= 0
+
+
+class Part:
+    """Neighbouring messages of one ticket in one frame."""
+
+    __slots__ = ("count", "start", "ticket")
+
+    def __init__(self, ticket: Ticket, start: int, count: int) -> None:
+        self.ticket = ticket
+        self.start = start
+        self.count = count
+
+
+class Batch:
+    """Messages of one frame, packed, until they are answered."""
+
+    __slots__ = (
+        "count",
+        "first",
+        "packed",
+        "parts",
+        "producer",
+        "requests",
+        "sends",
+        "size",
+        "unsure",
+    )
+
+    def __init__(
+        self, producer: "Producer", packed: bytes, parts: list[Part], count: int, size: int
+    ) -> None:
+        self.producer = producer
+        self.packed = packed
+        self.parts = parts
+        self.count = count
+        self.size = size
+        self.first = 0
+        self.requests: list[int] = []  # under which this connection may still answer it
+        self.sends = 0
+        self.unsure = 0  # times it was sent without a definite answer
+
+
+class Identity:
+    """A producer's id, and the receipts that are still to come for its messages."""
+
+    __slots__ = ("awaited", "id", "sweep_at", "topic")
+
+    def __init__(self, topic: bytes, producer_id: bytes) -> None:
+        self.topic = topic
+        self.id = producer_id
+        # number -> its ticket, held weakly (who drops a receipt awaits it no more), the position
+        # in it, and the sequence.
+        self.awaited: dict[int, tuple[ref[Ticket], int, int]] = {}
+        self.sweep_at = 1_024
+
+    def expect(self, first: int, part: Part, results: list[int | PeerError]) -> int:
+        """Remembers that receipts will come; returns how many."""
+        reference = ref(part.ticket)
+        before = len(self.awaited)
+        for index, result in enumerate(results):
+            if type(result) is int:
+                self.awaited[first + index] = (reference, part.start + index, result)
+        added = len(self.awaited) - before
+        if len(self.awaited) >= self.sweep_at:
+            added -= self.forget_dropped()
+            self.sweep_at = max(1_024, 2 * len(self.awaited))
+        return added
+
+    def forget_dropped(self) -> int:
+        """Forgets receipts that nobody holds any more; returns how many."""
+        dead = [number for number, entry in self.awaited.items() if entry[0]() is None]
+        for number in dead:
+            del self.awaited[number]
+        return len(dead)
+
+
+class Producer:
+    """Everything that this client publishes on one topic."""
+
+    def __init__(self, topic: str, identity: Identity) -> None:
+        self.topic = topic
+        self.identity = identity
+        self.next_number = 1
+        self.batches: deque[Batch] = deque()
+        self.sent = 0  # how many of the batches, from the first, are sent on this connection
+        self.buffer: list[Incoming] = []
+        self.parts: list[Part] = []
+        self.buffer_bytes = 0
+        self.resume_ms = 0  # nothing is sent before
+        self.failures = 0  # refusals with busy since the last answer
+        self.draining = False  # a new id is due, once everything sent has been answered
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.batches and not self.buffer
+
+    # --- in ---------------------------------------------------------------------------------
+
+    def add(self, ticket: Ticket, start: int, messages: list[Incoming], size: int) -> None:
+        self.buffer += messages
+        self.parts.append(Part(ticket, start, len(messages)))
+        self.buffer_bytes += size
+
+    # --- out --------------------------------------------------------------------------------
+
+    def flush(self, now_ms: int, number_for: Callable[[Batch], int], out: list[Frames]) -> None:
+        """Sends what may be sent: frames that are to be sent again first, then what is new."""
+        if self.draining or now_ms < self.resume_ms:
+            return
+        self.resume_ms = 0
+        while True:
+            while self.sent < len(self.batches):
+                out.append(self._frames(self.batches[self.sent], number_for))
+                self.sent += 1
+            if not self.buffer or len(self.batches) >= FRAMES_MAX:
+                return
+            self._form()
+
+    def _frames(self, batch: Batch, number_for: Callable[[Batch], int]) -> Frames:
+        number = number_for(batch)
+        batch.requests.append(number)
+        batch.sends += 1
+        batch.unsure += 1
+        settled = self.batches[0].first - 1
+        tail = pack_body((self.identity.id, batch.first, settled))[1:]  # without the array's head
+        # The array of the four fields, of which the first was packed when the batch was formed.
+        body = b"".join((b"\x94", batch.packed, tail))
+        return [pack_head(Verb.PUBLISH, 0, number), self.identity.topic, body]
+
+    def _form(self) -> None:
+        """Makes one frame of the front of the buffer."""
+        count, size = len(self.buffer), self.buffer_bytes
+        if count > limits.BATCH_MESSAGES_MAX or size > FRAME_BYTES_MAX:
+            count, size = self._cut()
+        packed: bytes = msgpack.packb(self.buffer[:count])
+        batch = Batch(self, packed, self._take_parts(count), count, size)
+        del self.buffer[:count]
+        self.buffer_bytes -= size
+        batch.first = self.next_number
+        self.next_number += count
+        self.batches.append(batch)
+
+    def _cut(self) -> tuple[int, int]:
+        """How many messages of the buffer make one frame, and their size."""
+        count = size = 0
+        for message in self.buffer[: limits.BATCH_MESSAGES_MAX]:
+            more = size_of(message)
+            if count and size + more > FRAME_BYTES_MAX:
+                break
+            count += 1
+            size += more
+        return count, size
+
+    def _take_parts(self, count: int) -> list[Part]:
+        if sum(part.count for part in self.parts) == count:
+            taken, self.parts = self.parts, []
+            return taken
+        taken = []
+        while count:
+            part = self.parts[0]
+            if part.count <= count:
+                taken.append(self.parts.pop(0))
+                count -= part.count
+            else:
+                taken.append(Part(part.ticket, part.start, count))
+                self.parts[0] = Part(part.ticket, part.start + count, part.count - count)
+                count = 0
+        return taken
+
+    # --- answers ----------------------------------------------------------------------------
+
+    def settle(self, batch: Batch) -> None:
+        """A batch was answered, and is kept no longer."""
+        if self.batches[0] is batch:
+            self.batches.popleft()
+            self.sent -= self.sent > 0
+        else:
+            position = self.batches.index(batch)
+            del self.batches[position]
+            self.sent -= position < self.sent
+        self.failures = 0
+
+    def is_sent(self, batch: Batch) -> bool:
+        """Is it sent on this connection, and not to be sent again?"""
+        return self.sent > 0 and batch.first <= self.batches[self.sent - 1].first
+
+    def send_again(self, resume_ms: int) -> None:
+        """Everything unanswered is sent once more, in order, from ``resume_ms`` on."""
+        self.sent = 0
+        self.resume_ms = resume_ms
+
+    def forget_connection(self) -> None:
+        """What was sent will not be answered any more: the connection, or the worker, is gone."""
+        for batch in self.batches:
+            batch.requests.clear()
+        self.send_again(0)
+        self.failures = 0
+
+    # --- a new id -----------------------------------------------------------------------------
+
+    def is_drained(self) -> bool:
+        return self.draining and not any(batch.requests for batch in self.batches)
+
+    def begin_anew(self, identity: Identity) -> list[Batch]:
+        """Numbers what was certainly not stored under a new id; returns what is uncertain."""
+        uncertain = [batch for batch in self.batches if batch.unsure]
+        kept = [batch for batch in self.batches if not batch.unsure]
+        self.identity = identity
+        self.next_number = 1
+        self.batches = deque(kept)
+        for batch in kept:
+            batch.first = self.next_number
+            self.next_number += batch.count
+        self.sent = 0
+        self.draining = False
+        self.failures = 0
+        return uncertain
+
+
+def size_of(message: Incoming) -> int:
+    return len(message[1]) + len(message[2]) + MESSAGE_BYTES

@@ -1,0 +1,217 @@
+"""Receiving from the client's side: an endpoint, its credit, and reports on deliveries. Pure.
+
+I1 The broker may send an endpoint at most its credit. It returns credit by itself when a delivery
+   is finished; where nothing but ``sent`` is expected, the client does, once the application has
+   taken the message. So ``buffer`` never holds more than ``credit``, and what a lost connection
+   left there.
+I2 A report waits here until the endpoint is on its topic, and is kept until it is answered.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from asterism import limits
+from asterism.message import Header, Mode, Status, decode_header
+from asterism.wire import Frames, Verb, pack_body, pack_head
+
+Item = tuple[int, int, bytes, bytes, bytes]
+"""A delivery as it came: sequence, attempt, id, header, payload."""
+
+SENT: Final = int(Status.SENT)
+RECEIVED: Final = int(Status.RECEIVED)
+PROCESSED: Final = int(Status.PROCESSED)
+FAILED: Final = int(Status.FAILED)
+HEADERS_CACHED_MAX: Final = 4_096
+
+_headers: dict[bytes, Header] = {}
+
+
+def header_of(encoded: bytes) -> Header:
+    """The header of these bytes, which many messages share; remembered, within a bound."""
+    header = _headers.get(encoded)
+    if header is None:
+        header = decode_header(encoded)
+        if len(_headers) >= HEADERS_CACHED_MAX:
+            _headers.clear()
+        _headers[encoded] = header
+    return header
+
+
+class Report:
+    """One REPORT: deliveries of one endpoint that came to the same."""
+
+    __slots__ = ("attempts", "reason", "sequences", "status", "subscription", "tokens")
+
+    def __init__(self, subscription: "Subscription", status: int, reason: str) -> None:
+        self.subscription = subscription
+        self.status = status
+        self.reason = reason
+        self.sequences: list[int] = []
+        self.attempts: list[int] = []
+        self.tokens: list[object] = []  # of those who want to know the answer
+
+    def frames(self, number: int) -> Frames:
+        subscription = self.subscription
+        body: list[object] = [subscription.endpoint, self.status, self.sequences]
+        # Whoever is done is done; but a failure, or a first sign, is of one attempt.
+        if self.status != PROCESSED:
+            body += [self.reason, None, self.attempts]
+        return [pack_head(Verb.REPORT, 0, number), subscription.frame, pack_body(body)]
+
+
+class Subscription:
+    """One endpoint on a topic, as it is to be made again on every new connection."""
+
+    def __init__(
+        self,
+        topic: str,
+        endpoint: int,
+        interests: tuple[str, ...],
+        *,
+        name: str | None = None,
+        group: str | None = None,
+        durable: bool | None = None,
+        credit: int = 0,
+        sent_timeout_ms: int | None = None,
+        received_timeout_ms: int | None = None,
+    ) -> None:
+        self.topic = topic
+        self.frame = topic.encode()
+        self.endpoint = endpoint
+        self.interests = interests
+        self.name = name
+        self.group = group
+        self.durable = durable
+        self.credit = credit
+        self.timeouts = (sent_timeout_ms, received_timeout_ms)
+        self.receiver = ""  # its name, as the broker says
+        self.is_ready = False  # on the topic, on this connection
+        self.was_ready = False
+        self.is_over = False
+        self.buffer: deque[Item] = deque()
+        self.returned = 0  # credit that is to be given back
+        self.reports: dict[tuple[int, str], Report] = {}
+        self.resume_ms = 0
+        self.failures = 0
+
+    def subscribe_body(self, credit: int) -> bytes:
+        return pack_body(
+            (
+                *(self.endpoint, self.interests, self.name, self.group, self.durable, credit),
+                *self.timeouts,
+            )
+        )
+
+    # --- deliveries -------------------------------------------------------------------------
+
+    def take(self, count: int) -> list[tuple[Item, bool]]:
+        """Hands out up to ``count`` deliveries, each with whether it needs no report."""
+        buffer = self.buffer
+        if count >= len(buffer):
+            items: Iterable[Item] = buffer
+            self.buffer = deque()
+        else:
+            items = [buffer.popleft() for _ in range(count)]
+        known = _headers
+        taken = [
+            (item, (known.get(item[3]) or header_of(item[3])).expect == SENT) for item in items
+        ]
+        if self.credit:
+            self.returned += sum(free for _, free in taken)
+        return taken
+
+    @property
+    def owes_credit(self) -> bool:
+        """Is there enough to give back, or nothing else to come?"""
+        return self.returned > 0 and (self.returned * 4 >= self.credit or not self.buffer)
+
+    def grant_frames(self) -> Frames:
+        credit, self.returned = self.returned, 0
+        body = pack_body((self.endpoint, min(credit, limits.CREDIT_MAX)))
+        return [pack_head(Verb.GRANT), self.frame, body]
+
+    # --- reports ----------------------------------------------------------------------------
+
+    def report(
+        self,
+        status: int,
+        sequences: Collection[int],
+        attempts: Collection[int],
+        reason: str = "",
+        token: object = None,
+    ) -> None:
+        """Notes a report; it goes out with the next flush, together with others like it."""
+        report = self.reports.get((status, reason))
+        if report is None:
+            report = self.reports[status, reason] = Report(self, status, reason)
+        report.sequences += sequences
+        report.attempts += attempts
+        if token is not None:
+            report.tokens.append(token)
+
+    def take_reports(self) -> list[Report]:
+        """The reports to send now, of at most as many sequences as a frame may have."""
+        self._drop_outrun()
+        taken = []
+        for report in self.reports.values():
+            while len(report.sequences) > limits.BATCH_MESSAGES_MAX:
+                part = Report(self, report.status, report.reason)
+                part.sequences = report.sequences[: limits.BATCH_MESSAGES_MAX]
+                part.attempts = report.attempts[: limits.BATCH_MESSAGES_MAX]
+                del report.sequences[: limits.BATCH_MESSAGES_MAX]
+                del report.attempts[: limits.BATCH_MESSAGES_MAX]
+                taken.append(part)
+            if report.sequences:
+                taken.append(report)
+        self.reports = {}
+        return taken
+
+    def _drop_outrun(self) -> None:
+        """Nobody needs to hear that a delivery was received that is processed by now."""
+        received = self.reports.get((RECEIVED, ""))
+        processed = self.reports.get((PROCESSED, ""))
+        if received is None or processed is None:
+            return
+        outrun = set(processed.sequences)
+        kept = [
+            pair
+            for pair in zip(received.sequences, received.attempts, strict=True)
+            if pair[0] not in outrun
+        ]
+        processed.tokens += received.tokens
+        received.sequences = [sequence for sequence, _ in kept]
+        received.attempts = [attempt for _, attempt in kept]
+        received.tokens = []
+
+    def put_back(self, report: Report) -> None:
+        """A report that was not answered is to be sent again."""
+        if self.is_over:
+            return
+        held = self.reports.get((report.status, report.reason))
+        if held is None:
+            self.reports[report.status, report.reason] = report
+        else:
+            held.sequences[:0] = report.sequences
+            held.attempts[:0] = report.attempts
+            held.tokens[:0] = report.tokens
+
+    # --- a lost connection ------------------------------------------------------------------
+
+    def forget_connection(self) -> None:
+        """The endpoint is gone: what waits here and is not done will be delivered again."""
+        self.is_ready = False
+        self.returned = 0
+        self.resume_ms = 0
+        self.buffer = deque(item for item in self.buffer if _is_last_chance(header_of(item[3])))
+
+    def credit_for_return(self) -> int:
+        """The credit to begin with anew: what is still here gives its own back when taken."""
+        self.returned = 0
+        kept = sum(header_of(item[3]).expect is Status.SENT for item in self.buffer)
+        return max(self.credit - kept, 0)
+
+
+def _is_last_chance(header: Header) -> bool:
+    """Is a delivery one that the broker will not make again after its connection was lost?"""
+    return header.expect is Status.SENT or header.mode is Mode.ONLINE

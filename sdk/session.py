@@ -1,0 +1,902 @@
+"""The client's side of the protocol: a pure state machine under both clients.
+
+No socket, no clock, no chance, no logging: frames come in and events go out, frames to send are
+collected, time is an argument, and random bytes come from a function that is passed in.
+
+    session.open(now_ms)                a socket is connected: says hello
+    events = session.receive(frames, now_ms)
+    events = session.tick(now_ms)       at ``next_due_ms``: heartbeats, and what is tried again
+    frames = session.flush(now_ms)      what is to be sent now; everything since the last flush
+    session.lost()                      the socket is gone; ``open`` on the next
+
+I1 A request is in the table from the moment it is made until its answer came or it is forgotten;
+   after a lost connection, or a restarted worker, what is in the table is sent again.
+I2 Nothing but hello is sent before the broker has said welcome.
+I3 No input raises: what is not understood ends the connection (``Lost``), and is sent again.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from asterism import limits
+from asterism.errors import PeerError
+from asterism.sdk.events import (
+    Answered,
+    Delivered,
+    Ended,
+    Event,
+    Gone,
+    Lost,
+    Noted,
+    Refused,
+    Rejected,
+    Replied,
+    Reported,
+    Resolved,
+    Subscribed,
+    Welcomed,
+)
+from asterism.sdk.producing import (
+    GAPS_MAX,
+    MESSAGE_BYTES,
+    Batch,
+    Identity,
+    Incoming,
+    Producer,
+    Window,
+    retry_pause_ms,
+)
+from asterism.sdk.receiving import Item, Report, Subscription, header_of
+from asterism.sdk.tickets import UNKNOWN, Outcome, Ticket, error_of
+from asterism.wire import (
+    ANY_WORKER,
+    VERSION,
+    Frames,
+    Verb,
+    pack_body,
+    pack_head,
+    read_body,
+    read_head,
+)
+
+WINDOW_MESSAGES: Final = 16_384
+WINDOW_BYTES: Final = 32 * 1_048_576
+RECEIPTS_MAX: Final = 100_000  # receipts that are still to come; beyond it a publisher waits
+REQUESTS_MAX: Final = 10_000  # requests without an answer; the next is refused with busy
+WELCOME_MS: Final = 5_000  # a connection on which hello is not answered for so long is given up
+HEARTBEATS_MISSED: Final = 3
+PRODUCERS_MAX: Final = 10_000  # idle ones are forgotten past it; a new one begins at 1
+WORKERS_KNOWN_MAX: Final = 100_000  # topics whose worker is remembered
+
+_DOWN, _GREETING, _READY, _LEAVING, _OVER = "down", "greeting", "ready", "leaving", "over"
+
+
+class Asked:
+    """A request of the client."""
+
+    __slots__ = ("body", "failures", "number", "sent", "topic", "verb")
+
+    def __init__(self, number: int, verb: int, topic: bytes, body: bytes) -> None:
+        self.number = number
+        self.verb = verb
+        self.topic = topic
+        self.body = body
+        self.failures = 0
+
+    def frames(self) -> Frames:
+        return [pack_head(self.verb, 0, self.number), self.topic, self.body]
+
+
+class Joining:
+    """A subscription that is on its way to its topic."""
+
+    __slots__ = ("credit", "subscription")
+
+    def __init__(self, subscription: Subscription, credit: int) -> None:
+        self.subscription = subscription
+        self.credit = credit  # to be granted once it is there
+
+
+class Asking:
+    """Receipts of one producer that are asked for again."""
+
+    __slots__ = ("failures", "identity", "numbers")
+
+    def __init__(self, identity: Identity, numbers: list[int]) -> None:
+        self.identity = identity
+        self.numbers = numbers
+        self.failures = 0
+
+
+_Entry = Asked | Joining | Asking | Report | Batch
+
+
+class Session:
+    """One client, over as many connections as it takes."""
+
+    def __init__(
+        self,
+        name: str,
+        random_bytes: Callable[[int], bytes],
+        *,
+        client: str = "",
+        window_messages: int = WINDOW_MESSAGES,
+        window_bytes: int = WINDOW_BYTES,
+        receipts_max: int = RECEIPTS_MAX,
+    ) -> None:
+        self.name = name
+        self.client = client
+        self.workers = 0
+        self.window = Window(window_messages, window_bytes)
+        self.unsent_messages = 0  # published since the last flush
+        self.unsent_bytes = 0
+        self._random_bytes = random_bytes
+        self._receipts_max = receipts_max
+        self._receipts = 0
+        self._state = _DOWN
+        self._next_request = 1
+        self._next_endpoint = 1
+        self._table: dict[int, _Entry] = {}
+        self._asked = 0  # how many of the table are requests of the client
+        self._out: list[Frames] = []
+        self._producers: dict[str, Producer] = {}
+        self._fed: dict[str, Producer] = {}  # those with something to send
+        self._identities: dict[bytes, Identity] = {}
+        self._subscriptions: dict[int, Subscription] = {}
+        self._touched: dict[int, Subscription] = {}  # those with reports or credit to send
+        self._retries: dict[int, int] = {}  # number of an entry of the table -> when
+        self._worker_of: dict[bytes, int] = {}
+        self._hello = 0
+        self._heartbeat_ms = WELCOME_MS
+        self._opened_ms = 0
+        self._heard_ms = 0
+        self._sent_ms = 0
+        self._pinged = False
+        self._ticked_ms = 0
+
+    # --- the connection ---------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        return self._state == _READY
+
+    @property
+    def is_over(self) -> bool:
+        return self._state == _OVER
+
+    def open(self, now_ms: int) -> None:
+        """A new socket is there: says hello on it."""
+        assert self._state == _DOWN
+        self._state = _GREETING
+        self._hello = self._take_number()
+        self._opened_ms = self._heard_ms = self._sent_ms = self._ticked_ms = now_ms
+        body = {"versions": [VERSION], "name": self.name, "client": self.client}
+        self._out = [[pack_head(Verb.HELLO, 0, self._hello), b"", pack_body(body)]]
+
+    def lost(self) -> None:
+        """The socket is gone. What was under way is sent again on the next."""
+        if self._state == _OVER:
+            return
+        self._state = _DOWN
+        self._out = []
+        self._pinged = False
+        self._retries.clear()
+        self._forget_answers(lambda topic: True)
+
+    def leave(self) -> None:
+        """Says goodbye; nothing but its answer counts from here on."""
+        if self._state == _READY:
+            self._out.append(
+                [pack_head(Verb.GOODBYE, 0, self._take_number()), b"", pack_body(None)]
+            )
+            self._state = _LEAVING
+        else:
+            self._state = _OVER
+
+    @property
+    def is_idle(self) -> bool:
+        """Is nothing unanswered, and nothing unsent, that a clean close should wait for?"""
+        reports = any(isinstance(entry, Report) for entry in self._table.values())
+        unsent = any(held.reports and not held.is_over for held in self._subscriptions.values())
+        return self.window.messages == 0 and not reports and not unsent
+
+    def _take_number(self) -> int:
+        number = self._next_request
+        self._next_request += 1
+        return number
+
+    # --- time -------------------------------------------------------------------------------
+
+    def next_due_ms(self) -> int | None:
+        """When ``tick`` has something to do."""
+        if self._state == _GREETING:
+            return self._opened_ms + WELCOME_MS
+        if self._state != _READY:
+            return None
+        due = [self._ping_due_ms()]
+        due += self._retries.values()
+        due += [fed.resume_ms for fed in self._fed.values() if fed.resume_ms]
+        due += [held.resume_ms for held in self._touched.values() if held.resume_ms]
+        return min(due)
+
+    def _ping_due_ms(self) -> int:
+        if self._pinged:
+            return self._heard_ms + HEARTBEATS_MISSED * self._heartbeat_ms
+        return min(self._sent_ms, self._heard_ms) + self._heartbeat_ms
+
+    def tick(self, now_ms: int) -> list[Event]:
+        """Does what has become due; read what has arrived before."""
+        late_ms = now_ms - self._ticked_ms
+        self._ticked_ms = now_ms
+        if self._state == _GREETING:
+            if now_ms - self._opened_ms >= WELCOME_MS:
+                return [Lost(f"no answer to hello within {WELCOME_MS / 1_000:g} s")]
+            return []
+        if self._state != _READY:
+            return []
+        silent_ms = HEARTBEATS_MISSED * self._heartbeat_ms
+        if now_ms - self._heard_ms >= silent_ms:
+            # A client that was itself held up has not listened: it asks before it judges.
+            if self._pinged and late_ms < silent_ms:
+                return [Lost(f"the broker was silent for {now_ms - self._heard_ms} ms")]
+            self._heard_ms = now_ms - silent_ms + self._heartbeat_ms
+            self._ping(now_ms)
+        elif now_ms >= self._ping_due_ms() and not self._pinged:
+            self._ping(now_ms)
+        for number in [number for number, due_ms in self._retries.items() if due_ms <= now_ms]:
+            del self._retries[number]
+            self._send_entry(number)
+        return []
+
+    def _ping(self, now_ms: int) -> None:
+        self._pinged = True
+        self._out.append([pack_head(Verb.PING, 0, self._take_number()), b"", pack_body(None)])
+
+    # --- what is sent -----------------------------------------------------------------------
+
+    def flush(self, now_ms: int) -> list[Frames]:
+        """Everything that is to be sent now, in order."""
+        self.unsent_messages = self.unsent_bytes = 0
+        if self._state == _READY:
+            if self._fed:
+                self._flush_producers(now_ms)
+            if self._touched:
+                self._flush_subscriptions(now_ms)
+        out, self._out = self._out, []
+        if out:
+            self._sent_ms = now_ms
+        return out
+
+    def _flush_producers(self, now_ms: int) -> None:
+        kept = {}
+        for topic, producer in self._fed.items():
+            producer.flush(now_ms, self._number_for, self._out)
+            if producer.buffer or producer.sent < len(producer.batches):
+                kept[topic] = producer
+        self._fed = kept
+
+    def _number_for(self, entry: _Entry) -> int:
+        number = self._take_number()
+        self._table[number] = entry
+        return number
+
+    def _flush_subscriptions(self, now_ms: int) -> None:
+        kept = {}
+        for endpoint, held in self._touched.items():
+            if not held.is_ready:
+                continue  # once it is on its topic it is touched again
+            if held.reports and now_ms < held.resume_ms:
+                kept[endpoint] = held
+            elif held.reports:
+                held.resume_ms = 0
+                for report in held.take_reports():
+                    self._out.append(report.frames(self._number_for(report)))
+            if held.owes_credit:
+                self._out.append(held.grant_frames())
+        self._touched = kept
+
+    # --- requests ---------------------------------------------------------------------------
+
+    def request(self, verb: Verb, topic: bytes, fields: object) -> int:
+        """Asks something; ``Replied`` or ``Refused`` of this number follows."""
+        if self._asked >= REQUESTS_MAX:
+            raise PeerError("busy", f"{REQUESTS_MAX} requests are without an answer", 100)
+        number = self._take_number()
+        asked = Asked(number, verb, topic, pack_body(fields))
+        self._table[number] = asked
+        self._asked += 1
+        if self._state == _READY:
+            self._out.append(asked.frames())
+        return number
+
+    def forget(self, number: int) -> None:
+        """Nobody waits for this answer any more."""
+        if isinstance(self._table.get(number), Asked):
+            del self._table[number]
+            self._asked -= 1
+            self._retries.pop(number, None)
+
+    def _send_entry(self, number: int) -> None:
+        """Sends an entry of the table, under its number."""
+        entry = self._table.get(number)
+        match entry:
+            case Asked():
+                self._out.append(entry.frames())
+            case Joining(subscription=held):
+                # What has been reported comes before credit: it need not be delivered again.
+                credit = 0 if held.was_ready else held.credit
+                entry.credit = held.credit_for_return() if held.was_ready else 0
+                head = pack_head(Verb.SUBSCRIBE, 0, number)
+                self._out.append([head, held.frame, held.subscribe_body(credit)])
+            case Asking(identity=identity, numbers=numbers):
+                sequences = [
+                    identity.awaited[n][2] if n in identity.awaited else 0 for n in numbers
+                ]
+                head = pack_head(Verb.AWAIT_RECEIPTS, 0, number)
+                body = pack_body((identity.id, numbers, sequences))
+                self._out.append([head, identity.topic, body])
+
+    # --- publishing -------------------------------------------------------------------------
+
+    def admits(self, count: int, size: int, receipt: bool) -> bool:
+        """May so much be published now, or must the publisher wait?"""
+        if receipt and self._receipts and self._receipts + count > self._receipts_max:
+            self._sweep_receipts()
+            if self._receipts and self._receipts + count > self._receipts_max:
+                return False
+        return self.window.admits(count, size)
+
+    def surely_admits(self, count: int, size: int, receipt: bool) -> bool:
+        """May so much be published now, as far as can be told without changing anything?
+
+        This may be asked by another thread than the one that has the session.
+        """
+        window = self.window
+        return (
+            window.messages + count <= window.messages_max
+            and window.bytes + size <= window.bytes_max
+            and not (receipt and self._receipts + count > self._receipts_max)
+        )
+
+    def publish(
+        self, ticket: Ticket, start: int, messages: list[Incoming], payload_bytes: int
+    ) -> None:
+        """Publishes messages of a ticket, from position ``start`` of it, with the next flush.
+
+        ``payload_bytes`` is the size of their payloads and headers together.
+        """
+        producer = self._producers.get(ticket.topic)
+        if producer is None:
+            producer = self._new_producer(ticket.topic)
+        size = payload_bytes + MESSAGE_BYTES * len(messages)
+        self.window.add(len(messages), size)
+        producer.add(ticket, start, messages, size)
+        self.unsent_messages += len(messages)
+        self.unsent_bytes += size
+        self._fed[ticket.topic] = producer
+
+    def _new_producer(self, topic: str) -> Producer:
+        if len(self._producers) >= PRODUCERS_MAX:
+            for idle in [p for p in self._producers.values() if p.is_idle]:
+                del self._producers[idle.topic]
+                self._drop_identity_if_over(idle.identity)
+        producer = Producer(topic, self._new_identity(topic.encode()))
+        self._producers[topic] = producer
+        return producer
+
+    def _new_identity(self, topic: bytes) -> Identity:
+        identity = Identity(topic, self._random_bytes(limits.PRODUCER_ID_BYTES))
+        self._identities[identity.id] = identity
+        return identity
+
+    def _drop_identity_if_over(self, identity: Identity) -> None:
+        producer = self._producers.get(identity.topic.decode())
+        if not identity.awaited and (producer is None or producer.identity is not identity):
+            self._identities.pop(identity.id, None)
+
+    def _sweep_receipts(self) -> None:
+        for identity in list(self._identities.values()):
+            self._receipts -= identity.forget_dropped()
+            self._drop_identity_if_over(identity)
+
+    # --- receiving --------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, interests: tuple[str, ...], **wishes: Any) -> Subscription:
+        """Puts an endpoint on a topic; ``Subscribed`` or ``Gone`` follows."""
+        held = Subscription(topic, self._next_endpoint, interests, **wishes)
+        self._next_endpoint += 1
+        self._subscriptions[held.endpoint] = held
+        number = self._number_for(Joining(held, 0))
+        if self._state == _READY:
+            self._send_entry(number)
+        return held
+
+    def unsubscribe(self, held: Subscription) -> int | None:
+        """Takes an endpoint off its topic; the number of the request, where one is needed."""
+        if held.is_over:
+            return None
+        self._subscriptions.pop(held.endpoint, None)
+        was_ready = held.is_ready
+        if was_ready:  # first what is still to be said on it
+            for report in held.take_reports():
+                self._out.append(report.frames(self._number_for(report)))
+        held.is_over = True
+        self._touched.pop(held.endpoint, None)
+        for number, entry in list(self._table.items()):
+            if isinstance(entry, Joining) and entry.subscription is held:
+                del self._table[number]
+                self._retries.pop(number, None)
+                was_ready = True  # it may be there by now
+        if not was_ready or self._state != _READY:
+            return None
+        return self.request(Verb.UNSUBSCRIBE, held.frame, (held.endpoint,))
+
+    def touch(self, held: Subscription) -> None:
+        """A subscription has reports or credit to send."""
+        if not held.is_over:
+            self._touched[held.endpoint] = held
+
+    # --- what is received -------------------------------------------------------------------
+
+    def receive(self, frames: list[bytes], now_ms: int) -> list[Event]:
+        """Takes one message of the broker."""
+        self._heard_ms = now_ms
+        self._pinged = False
+        events: list[Event] = []
+        try:
+            if len(frames) != 3:
+                raise PeerError("bad_request", f"{len(frames)} frames instead of 3")
+            verb, worker, _, request = read_head(frames[0])
+            if worker != ANY_WORKER and frames[1]:
+                if len(self._worker_of) >= WORKERS_KNOWN_MAX:
+                    self._worker_of.clear()
+                self._worker_of[frames[1]] = worker
+            handler = _HANDLERS.get(verb)
+            if handler is None:
+                return [Noted(f"the broker sent verb {verb}, which this version does not know")]
+            handler(self, request, worker, read_body(frames[2]), now_ms, events)
+        except PeerError as error:
+            events.append(Lost(f"the broker sent what is not of the protocol: {error.detail}"))
+        return events
+
+    # --- of the session -----------------------------------------------------------------------
+
+    def _on_welcome(
+        self, request: int, worker: int, body: Any, now_ms: int, events: list[Event]
+    ) -> None:
+        if self._state != _GREETING or request != self._hello:
+            return
+        if type(body) is not dict or body.get("version") != VERSION:
+            raise PeerError("bad_request", "a welcome without a version")
+        self._heartbeat_ms = _whole(body.get("heartbeat_ms"), "heartbeat_ms", 1)
+        self.workers = _whole(body.get("workers"), "workers", 1)
+        self._state = _READY
+        self._finish_drained(events)
+        self._send_all_again(lambda topic: True)
+        events.append(Welcomed(str(body.get("broker", "")), self.workers))
+
+    def _on_pong(
+        self, request: int, worker: int, body: Any, now_ms: int, events: list[Event]
+    ) -> None:
+        """That it came is all that it says."""
+
+    def _on_closed(
+        self, request: int, worker: int, body: Any, now_ms: int, events: list[Event]
+    ) -> None:
+        if self._state == _LEAVING:
+            self._state = _OVER
+            events.append(Ended())
+            return
+        said = [str(part) for part in body[:2]] if type(body) is tuple else []
+        events.append(Lost("the broker closed the session: " + " ".join(said)))
+
+    def _on_restarted(
+        self, request: int, worker: int, body: Any, now_ms: int, events: list[Event]
+    ) -> None:
+        if self._state != _READY:
+            return
+        events.append(Noted(f"worker {worker} has restarted: sending again what it had"))
+
+        def is_of_it(topic: bytes) -> bool:
+            return self._worker_of.get(topic, worker) == worker
+
+        self._forget_answers(is_of_it)
+        self._finish_drained(events)
+        for held in self._subscriptions.values():
+            if is_of_it(
+                held.frame
+            ):  # should it not be gone after all, it is made anew all the same
+                head = pack_head(Verb.UNSUBSCRIBE)
+                self._out.append([head, held.frame, pack_body((held.endpoint,))])
+        self._send_all_again(is_of_it)
+
+    def _forget_answers(self, is_of_it: Callable[[bytes], bool]) -> None:
+        """What was sent there will not be answered, and the endpoints there are gone."""
+        for number, entry in list(self._table.items()):
+            if isinstance(entry, Batch | Report | Asking) and is_of_it(_topic_of(entry)):
+                del self._table[number]
+                if isinstance(entry, Report):
+                    entry.subscription.put_back(entry)
+        for producer in self._producers.values():
+            if is_of_it(producer.identity.topic):
+                producer.forget_connection()
+                if not producer.is_idle:
+                    self._fed[producer.topic] = producer
+        joining = {
+            entry.subscription.endpoint
+            for entry in self._table.values()
+            if isinstance(entry, Joining)
+        }
+        for held in self._subscriptions.values():
+            if is_of_it(held.frame):
+                held.forget_connection()
+                if held.endpoint not in joining:
+                    self._number_for(Joining(held, 0))
+
+    def _send_all_again(self, is_of_it: Callable[[bytes], bool]) -> None:
+        """Sends the table again: subscriptions first, then all else as it was asked."""
+        joining, others = [], []
+        for number, entry in self._table.items():
+            if isinstance(entry, Joining) and is_of_it(entry.subscription.frame):
+                joining.append(number)
+            elif isinstance(entry, Asked) and is_of_it(entry.topic):
+                others.append(number)
+        for identity in list(self._identities.values()):
+            if is_of_it(identity.topic):
+                self._receipts -= identity.forget_dropped()
+                others += self._ask_receipts(identity, list(identity.awaited))
+                self._drop_identity_if_over(identity)
+        for number in joining + others:
+            self._retries.pop(number, None)
+            self._send_entry(number)
+
+    def _ask_receipts(self, identity: Identity, numbers: list[int]) -> list[int]:
+        most = limits.BATCH_MESSAGES_MAX
+        return [
+            self._number_for(Asking(identity, numbers[start : start + most]))
+            for start in range(0, len(numbers), most)
+        ]
+
+    # --- answers ----------------------------------------------------------------------------
+
+    def _on_accepted(
+        self, request: int, worker: int, body: Any, now_ms: int, events: list[Event]
+    ) -> None:
+        batch = self._table.get(request)
+        if not isinstance(batch, Batch):
+            return  # answered before, under another number
+        if type(body) is not tuple or len(body) != batch.count:
+            raise PeerError("bad_request", "an answer that is not one for each message")
+        results = (
+            list(body) if set(map(type, body)) == {int} else [_result(entry) for entry in body]
+        )
+        self._settle(batch, results, events)
+
+    def _settle(self, batch: Batch, results: list[int | PeerError], events: list[Event]) -> None:
+        """A batch has its answers."""
+        producer = batch.producer
+        for number in batch.requests:
+            self._table.pop(number, None)
+        batch.requests.clear()
+        producer.settle(batch)
+        self.window.remove(batch.count, batch.size)
+        position = 0
+        for part in batch.parts:
+            mine = results[position : position + part.count]
+            accepted = sum(type(result) is int for result in mine)
+            if part.ticket.receipt and accepted:
+                first = batch.first + position
+                self._receipts += producer.identity.expect(first, part, mine)
+                if batch.sends > 1:  # its receipt may have come and gone
+                    for number in self._ask_receipts(
+                        producer.identity, list(range(first, first + part.count))
+                    ):
+                        self._send_entry(number)
+            if part.ticket.answer(part.start, mine, accepted):
+                events.append(Answered(part.ticket))
+            position += part.count
+        if producer.buffer:
+            self._fed[producer.topic] = producer
+        if producer.draining:
+            self._finish_drained(events)
+
+    def _on_reply(
+        self, request: int, worker: int, body: Any, now_ms: int, events: list[Event]
+    ) -> None:
+        entry = self._table.get(request)
+        if entry is None or isinstance(entry, Batch):
+            return
+        if type(body) is not dict:
+            raise PeerError("bad_request", "a reply that is not a map")
+        match entry:
+            case Asked():
+                events.append(Replied(request, body))
+                self.forget(request)
+                return
+            case Joining():
+                self._on_joined(entry, body, events)
+            case Asking():
+                self._on_outcomes(entry, body, events)
+            case Report():
+                refused = _refused(body.get("refused", ()))
+                if refused:
+                    codes = ", ".join(sorted(set(refused.values())))
+                    topic = entry.subscription.topic
+                    events.append(Noted(f"{topic}: {len(refused)} reports do not count: {codes}"))
+                entry.subscription.failures = 0
+                events += [Reported(token, refused, None) for token in entry.tokens]
+        del self._table[request]
+
+    def _on_joined(self, entry: Joining, body: dict[str, Any], events: list[Event]) -> None:
+        held = entry.subscription
+        held.receiver = str(body.get("receiver", ""))
+        held.is_ready = held.was_ready = True
+        held.failures = 0
+        events.append(Subscribed(held))
+        self.touch(held)
+        if held.reports:
+            for report in held.take_reports():
+                self._out.append(report.frames(self._number_for(report)))
+        if entry.credit:
+            fields = (held.endpoint, entry.credit)
+            self._out.append([pack_head(Verb.GRANT), held.frame, pack_body(fields)])
+            entry.credit = 0
+
+    def _on_refuse(
+        self, request: int, worker: int, body: Any, now_ms: int, events: list[Event]
+    ) -> None:
+        if type(body) is not tuple or not 1 <= len(body) <= 3:
+            raise PeerError("bad_request", "a refusal that is not a code and a detail")
+        error = error_of(*body)
+        if self._state == _GREETING and request == self._hello:
+            if error.code == "busy":
+                events.append(Lost(f"the broker is {error}"))
+            else:
+                events.append(Rejected(error))
+            return
+        entry = self._table.get(request)
+        if entry is None:
+            return  # of something that nobody waits for any more
+        if isinstance(entry, Batch):
+            self._on_batch_refused(entry, request, error, now_ms, events)
+        elif error.code == "busy":
+            self._try_later(entry, request, error, now_ms)
+        else:
+            self._on_entry_refused(entry, request, error, events)
+
+    def _try_later(
+        self, entry: Asked | Joining | Asking | Report, request: int, error: PeerError, now_ms: int
+    ) -> None:
+        if isinstance(entry, Report):
+            held = entry.subscription
+            del self._table[request]
+            held.put_back(entry)
+            held.resume_ms = now_ms + max(retry_pause_ms(error, held.failures), 1)
+            held.failures += 1
+            self.touch(held)
+            return
+        counted = entry.subscription if isinstance(entry, Joining) else entry
+        self._retries[request] = now_ms + retry_pause_ms(error, counted.failures)
+        counted.failures += 1
+
+    def _on_entry_refused(
+        self,
+        entry: Asked | Joining | Asking | Report,
+        request: int,
+        error: PeerError,
+        events: list[Event],
+    ) -> None:
+        match entry:
+            case Asked():
+                self.forget(request)
+                events.append(Refused(request, error))
+                return
+            case Joining(subscription=held):
+                self._end(held, error, events)
+            case Asking():
+                for number in entry.numbers:
+                    self._resolve_all(entry.identity, [(number, UNKNOWN, {})], events)
+            case Report():
+                events.append(Noted(f"a report on {entry.subscription.topic} was refused: {error}"))
+                events += [Reported(token, {}, error) for token in entry.tokens]
+        del self._table[request]
+
+    def _on_batch_refused(
+        self, batch: Batch, request: int, error: PeerError, now_ms: int, events: list[Event]
+    ) -> None:
+        """Nothing of a frame was stored: it is sent again, or was in vain."""
+        producer = batch.producer
+        del self._table[request]
+        batch.requests.remove(request)
+        batch.unsure -= 1
+        self._fed[producer.topic] = producer
+        if producer.draining:
+            if error.code not in ("busy", "wrong_state"):
+                self._settle(batch, [error] * batch.count, events)
+            self._finish_drained(events)
+        elif error.code == "busy":
+            self._publish_later(producer, batch, error, now_ms, events)
+        else:
+            # Its numbers are not used, so that all behind it wait for a gap to close: under a new
+            # id there is none. What is under way under the old one has to come back before.
+            producer.draining = True
+            if error.code != "wrong_state" or batch.unsure:
+                self._settle(batch, [error] * batch.count, events)
+            self._finish_drained(events)
+
+    def _publish_later(
+        self, producer: Producer, batch: Batch, error: PeerError, now_ms: int, events: list[Event]
+    ) -> None:
+        if batch.requests or not producer.is_sent(batch):
+            return  # it has been, or is to be, sent once more: that answer counts
+        missing = error.retry_after_ms == 0
+        if missing and producer.failures >= GAPS_MAX:
+            events.append(Noted(f"{producer.topic}: the broker misses what it had confirmed"))
+            producer.draining = True
+            self._finish_drained(events)
+            return
+        pause_ms = retry_pause_ms(error, producer.failures)
+        producer.failures += 1
+        producer.send_again(now_ms + pause_ms)
+
+    def _finish_drained(self, events: list[Event]) -> None:
+        """Producers that wait for a new id get it once nothing is under way under the old."""
+        for producer in [p for p in self._producers.values() if p.is_drained()]:
+            old = producer.identity
+            lost = producer.begin_anew(self._new_identity(old.topic))
+            self._drop_identity_if_over(old)
+            detail = "the broker does not know whether it was stored"
+            for batch in lost:
+                # It is off the producer already: only its window and its tickets are left.
+                producer.batches.appendleft(batch)
+                error = PeerError("wrong_state", detail)
+                self._settle(batch, [error] * batch.count, events)
+            if not producer.is_idle:
+                self._fed[producer.topic] = producer
+
+    # --- receipts ---------------------------------------------------------------------------
+
+    def _on_resolved(
+        self, request: int, worker: int, body: Any, now_ms: int, events: list[Event]
+    ) -> None:
+        if type(body) is not tuple:
+            raise PeerError("bad_request", "receipts that are not a list")
+        for receipt in body:
+            if type(receipt) is not tuple or len(receipt) != 4 or type(receipt[0]) is not bytes:
+                raise PeerError("bad_request", "a receipt without its four fields")
+            outcome = _outcome(receipt[1:])
+            identity = self._identities.get(receipt[0])
+            if identity is not None:
+                self._resolve_all(identity, [outcome], events)
+
+    def _on_outcomes(self, entry: Asking, body: dict[str, Any], events: list[Event]) -> None:
+        outcomes = body.get("outcomes")
+        if type(outcomes) is not tuple:
+            raise PeerError("bad_request", "outcomes that are not a list")
+        known = [_outcome(fields) for fields in outcomes]
+        self._resolve_all(entry.identity, [o for o in known if o[1] != "pending"], events)
+
+    def _resolve_all(
+        self,
+        identity: Identity,
+        outcomes: list[tuple[int, str, dict[str, str]]],
+        events: list[Event],
+    ) -> None:
+        for number, verdict, statuses in outcomes:
+            awaited = identity.awaited.pop(number, None)
+            if awaited is None:
+                continue
+            self._receipts -= 1
+            ticket = awaited[0]()
+            if ticket is not None:
+                ticket.resolve(awaited[1], Outcome(verdict, statuses))
+                events.append(Resolved(ticket))
+        self._drop_identity_if_over(identity)
+
+    # --- deliveries -------------------------------------------------------------------------
+
+    def _on_deliver(
+        self, request: int, worker: int, body: Any, now_ms: int, events: list[Event]
+    ) -> None:
+        if type(body) is not tuple or len(body) != 3 or type(body[0]) is not int:
+            raise PeerError("bad_request", "a delivery without its three fields")
+        held = self._subscriptions.get(body[0])
+        if held is not None and self._state == _READY:  # else it fails over by itself
+            # What waited for a new endpoint comes ahead of the answer to its subscription.
+            held.buffer += _items(body[2])
+            events.append(Delivered(held))
+
+    def _on_gone(
+        self, request: int, worker: int, body: Any, now_ms: int, events: list[Event]
+    ) -> None:
+        if type(body) is not tuple or len(body) != 2 or type(body[0]) is not int:
+            raise PeerError("bad_request", "a farewell without its two fields")
+        held = self._subscriptions.get(body[0])
+        if held is not None:
+            self._end(held, error_of(body[1]), events)
+
+    def _end(self, held: Subscription, error: PeerError, events: list[Event]) -> None:
+        held.is_over = True
+        held.is_ready = False
+        self._subscriptions.pop(held.endpoint, None)
+        self._touched.pop(held.endpoint, None)
+        events.append(Gone(held, error))
+
+
+_Handler = Callable[[Session, int, int, Any, int, list[Event]], None]
+_HANDLERS: Final[dict[int, _Handler]] = {
+    Verb.WELCOME: Session._on_welcome,
+    Verb.PONG: Session._on_pong,
+    Verb.CLOSED: Session._on_closed,
+    Verb.RESTARTED: Session._on_restarted,
+    Verb.ACCEPTED: Session._on_accepted,
+    Verb.REPLY: Session._on_reply,
+    Verb.REFUSE: Session._on_refuse,
+    Verb.DELIVER: Session._on_deliver,
+    Verb.GONE: Session._on_gone,
+    Verb.RESOLVED: Session._on_resolved,
+}
+
+
+def _topic_of(entry: Batch | Report | Asking) -> bytes:
+    match entry:
+        case Batch(producer=producer):
+            return producer.identity.topic
+        case Report(subscription=held):
+            return held.frame
+        case Asking(identity=identity):
+            return identity.topic
+
+
+# --- reading what the broker sends --------------------------------------------------------------
+
+
+def _whole(value: object, name: str, least: int) -> int:
+    if type(value) is not int or value < least:
+        raise PeerError("bad_request", f"a welcome with a wrong {name}")
+    return value
+
+
+def _result(entry: object) -> int | PeerError:
+    if type(entry) is int:
+        return entry
+    if type(entry) is tuple and len(entry) == 2:
+        return error_of(*entry)
+    raise PeerError("bad_request", "an answer that is neither a sequence nor a refusal")
+
+
+def _refused(pairs: object) -> dict[int, str]:
+    if type(pairs) is not tuple:
+        raise PeerError("bad_request", "refusals that are not a list")
+    refused = {}
+    for pair in pairs:
+        if type(pair) is not tuple or len(pair) != 2 or type(pair[0]) is not int:
+            raise PeerError("bad_request", "a refusal that is not a sequence and a code")
+        refused[pair[0]] = str(pair[1])
+    return refused
+
+
+def _outcome(fields: object) -> tuple[int, str, dict[str, str]]:
+    if type(fields) is tuple and len(fields) == 3:
+        number, verdict, statuses = fields
+        if type(number) is int and type(verdict) is str and type(statuses) is dict:
+            return number, verdict, statuses
+    raise PeerError("bad_request", "an outcome that is not a number, a verdict and statuses")
+
+
+def _items(items: object) -> tuple[Item, ...]:
+    """Deliveries, each of five fields of the right types; column by column, which is fast."""
+    if type(items) is not tuple:
+        raise PeerError("bad_request", "deliveries that are not a list")
+    if not items:
+        return ()
+    if set(map(type, items)) != {tuple} or set(map(len, items)) != {5}:
+        raise PeerError("bad_request", "a delivery without its five fields")
+    sequences, attempts, ids, headers, payloads = zip(*items, strict=True)
+    if set(map(type, sequences + attempts)) != {int}:
+        raise PeerError("bad_request", "a delivery whose numbers are none")
+    if set(map(type, ids + headers + payloads)) != {bytes}:
+        raise PeerError("bad_request", "a delivery whose bytes are none")
+    for header in set(headers):
+        header_of(header)
+    return items

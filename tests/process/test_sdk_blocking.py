@@ -1,0 +1,190 @@
+"""The blocking client against a real broker: the same verbs, from several threads."""
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import asterism
+from asterism.sdk.client import BlockingNode
+from asterism.testing import Broker
+
+pytestmark = pytest.mark.process
+WAIT_S = 20
+_names = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture
+def node(broker: Broker) -> Iterator[BlockingNode]:
+    with asterism.connect_blocking(broker.address, name="test") as node:
+        yield node
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topic-{next(_names)}"
+
+
+def test_the_surface_works_without_await(node: BlockingNode, topic: str) -> None:
+    node.create_topic(topic, overflow=asterism.DropOld(10_000))
+    inbox = node.subscribe(topic, "order/*/paid", name="billing", credit=256)
+    receipt = node.publish(
+        topic, b"...", subject="order/17/paid", mode="durable", expect="processed", max_receivers=1
+    )
+    for delivery in inbox:
+        with delivery:
+            assert (delivery.subjects, delivery.payload) == (("order/17/paid",), b"...")
+            assert delivery.attempt == 1
+        break
+    outcome = receipt.resolved(timeout=5)
+    assert (outcome.verdict, outcome.statuses) == ("ok", {"billing": "processed"})
+
+
+def test_many_are_published_received_and_finished_at_once(node: BlockingNode, topic: str) -> None:
+    inbox = node.subscribe(topic, name="me", credit=500)
+    payloads = [b"%d" % number for number in range(3_000)]
+    receipt = node.publish_many(topic, payloads, expect="processed", max_receivers=1)
+    taken: list[bytes] = []
+    while len(taken) < 3_000:
+        batch = inbox.batch(500, WAIT_S)
+        assert batch
+        inbox.processed(batch)
+        taken += [delivery.payload for delivery in batch]
+    assert taken == payloads
+    assert {o.verdict for o in receipt.all_resolved(WAIT_S) if o} == {"ok"}
+    assert [each.sequence for each in receipt] == receipt.sequences
+
+
+def test_an_iteration_that_is_left_loses_nothing(node: BlockingNode, topic: str) -> None:
+    inbox = node.subscribe(topic, name="me")
+    node.publish_many(topic, [b"%d" % number for number in range(10)], expect="processed")
+    seen = []
+    for _ in range(5):
+        for delivery in inbox:
+            with delivery:
+                seen.append(delivery.payload)
+            break
+    seen += [inbox.receive(WAIT_S).payload for _ in range(5)]
+    assert seen == [b"%d" % number for number in range(10)]
+
+
+def test_an_exception_fails_a_delivery(node: BlockingNode, topic: str) -> None:
+    inbox = node.subscribe(topic, name="me")
+    receipt = node.publish(topic, b"x", expect="processed", max_receivers=1)
+    with pytest.raises(ValueError, match="broken"), inbox.receive(WAIT_S):
+        raise ValueError("broken")
+    assert receipt.resolved(WAIT_S).verdict == "failed"
+    (parked,) = node.list_parked(topic)
+    assert parked["reason"] == "ValueError: broken"
+    node.renew(topic, receipt.sequence)
+    delivery = inbox.receive(WAIT_S)
+    delivery.extend(10)
+    delivery.processed(confirm=True)
+    assert delivery.is_finished
+    assert node.list_parked(topic) == []
+
+
+def test_several_threads_may_use_one_client(node: BlockingNode, topic: str) -> None:
+    inbox = node.subscribe(topic, name="me", credit=100)
+    seen: list[bytes] = []
+    lock = threading.Lock()
+
+    def consume() -> None:
+        while True:
+            try:
+                delivery = inbox.receive(1)
+            except TimeoutError:
+                return
+            with delivery, lock:
+                seen.append(delivery.payload)
+
+    def publish(name: int) -> list[int]:
+        wishes = {"expect": "processed", "receipt": False}
+        return [
+            node.publish(topic, b"%d-%d" % (name, n), max_receivers=1, **wishes).sequence  # type: ignore[arg-type]
+            for n in range(50)
+        ]
+
+    with ThreadPoolExecutor(8) as pool:
+        consumers = [pool.submit(consume) for _ in range(4)]
+        sequences = [each for part in pool.map(publish, range(4)) for each in part]
+        for consumer in consumers:
+            consumer.result(WAIT_S)
+    assert len(set(sequences)) == 200
+    assert sorted(seen) == sorted(b"%d-%d" % (name, n) for name in range(4) for n in range(50))
+
+
+def test_a_request_is_answered_from_another_thread(node: BlockingNode, topic: str) -> None:
+    inbox = node.subscribe(topic, "upper")
+
+    def serve() -> None:
+        delivery = inbox.receive(WAIT_S)
+        delivery.reply(delivery.payload.upper())
+
+    server = threading.Thread(target=serve)
+    server.start()
+    assert node.request(topic, b"abc", subject="upper", timeout=WAIT_S).payload == b"ABC"
+    server.join()
+
+
+def test_pulling_and_the_work_queue(node: BlockingNode, topic: str) -> None:
+    node.create_receiver(topic, "me")
+    node.publish(topic, b"1", expect="processed")
+    (delivery,) = node.pull(topic, "me", 5, wait=WAIT_S)
+    delivery.processed(confirm=True)
+    assert node.pull(topic, "me", 5, wait=0.05) == []
+    sequence = node.draft(topic + "-work")
+    node.set(topic + "-work", sequence, b"z")
+    assert node.order(topic + "-work") == sequence
+    assert node.fetch(topic + "-work", sequence)["payload"] == b"z"
+    node.complete(topic + "-work", sequence)
+    assert node.stats(topic + "-work")["completed"] == 1
+    assert {topic, topic + "-work"} <= set(node.list_topics())
+
+
+def test_a_killed_process_costs_nothing(broker: Broker, node: BlockingNode, topic: str) -> None:
+    receipts = []
+    for number in range(60):
+        receipts.append(node.send_many(topic, [b"%d" % (number * 5 + n) for n in range(5)]))
+        if number in (20, 40):
+            broker.kill("frontend" if number == 20 else "worker")
+    for receipt in receipts:
+        receipt.accepted(WAIT_S)
+    inbox = node.subscribe(topic, name="me")
+    seen: list[bytes] = []
+    while len(seen) < 300:
+        seen += [delivery.payload for delivery in inbox.batch(300, WAIT_S)]
+    assert seen == [b"%d" % number for number in range(300)]
+    assert inbox.batch(1, 0.2) == []
+    broker.wait_ready()
+
+
+def test_a_client_that_is_closed_says_so(broker: Broker, topic: str) -> None:
+    node = asterism.connect_blocking(broker.address)
+    inbox = node.subscribe(topic)
+    threads = threading.active_count()
+    receipts = [node.send(topic, b"x") for _ in range(100)]
+    node.close()
+    node.close()
+    assert all(isinstance(receipt.sequence, int) for receipt in receipts), "a close waits for them"
+    assert threading.active_count() == threads - 1
+    with pytest.raises(asterism.ClosedError, match="closed"):
+        node.publish(topic, b"x")
+    with pytest.raises(asterism.ClosedError, match="closed"):
+        inbox.batch(1)
+
+
+def test_without_a_broker_connecting_fails_in_time() -> None:
+    began = time.monotonic()
+    with pytest.raises(ConnectionError, match="no broker answered"):
+        asterism.connect_blocking("tcp://127.0.0.1:1", timeout=0.2)
+    assert time.monotonic() - began < WAIT_S

@@ -1,0 +1,899 @@
+"""The client's side of the protocol: frames in, events out, frames to send, and nothing else."""
+
+import ast
+import gc
+import itertools
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from asterism import PeerError, limits
+from asterism.message import Header, Mode, Status
+from asterism.sdk import events as happened
+from asterism.sdk import producing, session
+from asterism.sdk.composing import Composer, Ids, make_header
+from asterism.sdk.receiving import FAILED, PROCESSED, RECEIVED, Subscription
+from asterism.sdk.session import Session
+from asterism.sdk.tickets import Outcome, Ticket
+from asterism.wire import Verb, pack_body, pack_head, read_body, read_head
+from tests.tidy import tree
+from tests.tidy.test_imports import IO_CALLS, IO_MODULES
+
+HEARTBEAT_MS = 1_000
+HEADER = Header(Mode.DURABLE, Status.PROCESSED, ("a",), None, 1).encoded
+SENT_HEADER = Header(Mode.DURABLE, Status.SENT, ("a",), None, 1).encoded
+ONLINE_HEADER = Header(Mode.ONLINE, Status.PROCESSED, ("a",)).encoded
+
+
+class Sent:
+    """One message that the session sent."""
+
+    def __init__(self, frames: list[bytes]) -> None:
+        head = read_head(frames[0])
+        self.verb, self.request = Verb(head.verb), head.request
+        self.topic = frames[1].decode()
+        self.body: Any = read_body(frames[2])
+
+    def __repr__(self) -> str:
+        return f"{self.verb.name} {self.request} {self.topic} {self.body}"
+
+
+class Client:
+    """A session and a clock, and a broker's part by hand."""
+
+    def __init__(self, **options: Any) -> None:
+        chance = itertools.count(1)
+        self.session = Session("test", lambda n: next(chance).to_bytes(n, "big"), **options)
+        self.now_ms = 1_000
+        self.tickets: list[Ticket] = []
+
+    def open(self) -> list[Sent]:
+        """Connects and is welcomed; what is sent then."""
+        self.session.open(self.now_ms)
+        (hello,) = self.flush()
+        assert hello.verb is Verb.HELLO
+        self.welcome(hello.request)
+        return self.flush()
+
+    def welcome(self, request: int) -> list[happened.Event]:
+        body = {
+            "version": 1,
+            "session": b"s" * 13,
+            "heartbeat_ms": HEARTBEAT_MS,
+            "workers": 2,
+            "broker": "0.1.0",
+            "frame_bytes_max": 1,
+        }
+        return self.told(Verb.WELCOME, body, request=request)
+
+    def reconnect(self) -> list[Sent]:
+        self.session.lost()
+        return self.open()
+
+    def flush(self) -> list[Sent]:
+        return [Sent(frames) for frames in self.session.flush(self.now_ms)]
+
+    def told(
+        self, verb: Verb, body: object, *, request: int = 0, topic: str = "", worker: int = 0xFFFF
+    ) -> list[happened.Event]:
+        head = pack_head(verb, 0, request, worker)
+        return self.session.receive([head, topic.encode(), pack_body(body)], self.now_ms)
+
+    def publish(self, *payloads: bytes, topic: str = "t", receipt: bool = False) -> Ticket:
+        ticket = Ticket(topic, len(payloads), receipt)
+        messages = [(b"i" * 16, HEADER, payload) for payload in payloads]
+        size = sum(len(HEADER) + len(payload) for payload in payloads)
+        self.session.publish(ticket, 0, messages, size)
+        self.tickets.append(ticket)
+        return ticket
+
+    def accept(self, sent: Sent, *results: object) -> list[happened.Event]:
+        """Answers a publish; with no results, each message gets its number for a sequence."""
+        first, count = sent.body[2], len(sent.body[0])
+        return self.told(
+            Verb.ACCEPTED,
+            results or list(range(first, first + count)),
+            request=sent.request,
+            topic=sent.topic,
+            worker=0,
+        )
+
+    def refuse(
+        self, sent: Sent, code: str, detail: str = "", retry_after_ms: int | None = None
+    ) -> list[happened.Event]:
+        body = [code, detail, retry_after_ms]
+        return self.told(Verb.REFUSE, body, request=sent.request, topic=sent.topic, worker=0)
+
+    def subscribe(self, credit: int = 10, topic: str = "t", **wishes: Any) -> Subscription:
+        held = self.session.subscribe(topic, ("**",), credit=credit, name="me", **wishes)
+        (sent,) = self.flush()
+        self.joined(sent)
+        return held
+
+    def joined(self, sent: Sent, worker: int = 0) -> list[happened.Event]:
+        assert sent.verb is Verb.SUBSCRIBE
+        return self.told(
+            Verb.REPLY, {"receiver": "me"}, request=sent.request, topic=sent.topic, worker=worker
+        )
+
+    def deliver(
+        self, held: Subscription, *sequences: int, header: bytes = HEADER
+    ) -> list[happened.Event]:
+        items = [[sequence, 1, b"i" * 16, header, b"x"] for sequence in sequences]
+        return self.told(Verb.DELIVER, [held.endpoint, "me", items], topic=held.topic, worker=0)
+
+
+@pytest.fixture
+def client() -> Client:
+    client = Client()
+    client.open()
+    return client
+
+
+def payloads(sent: Sent) -> list[bytes]:
+    return [message[2] for message in sent.body[0]]
+
+
+def numbering(sent: Sent) -> tuple[bytes, int]:
+    return sent.body[1], sent.body[2]
+
+
+# --- the connection -----------------------------------------------------------------------------
+
+
+def test_a_session_begins_with_hello_and_sends_nothing_else_before_welcome() -> None:
+    client = Client()
+    client.publish(b"early")
+    client.session.request(Verb.DESCRIBE, b"t", ())
+    client.session.subscribe("t", ("**",))
+    client.session.open(client.now_ms)
+    (hello,) = client.flush()
+    assert hello.verb is Verb.HELLO
+    assert hello.body["versions"] == (1,)
+    assert client.flush() == []
+    assert happened.Welcomed("0.1.0", 2) in client.welcome(hello.request)
+    verbs = [sent.verb for sent in client.flush()]
+    assert verbs == [Verb.SUBSCRIBE, Verb.DESCRIBE, Verb.PUBLISH]
+
+
+def test_a_hello_that_is_refused_for_good_rejects_the_client() -> None:
+    client = Client()
+    client.session.open(0)
+    (hello,) = client.flush()
+    (event,) = client.refuse(hello, "unsupported_version", "2")
+    assert isinstance(event, happened.Rejected)
+    assert event.error.code == "unsupported_version"
+
+
+def test_a_hello_that_is_refused_as_busy_is_tried_again() -> None:
+    client = Client()
+    client.session.open(0)
+    (hello,) = client.flush()
+    (event,) = client.refuse(hello, "busy")
+    assert isinstance(event, happened.Lost)
+
+
+def test_a_hello_that_is_not_answered_loses_the_connection() -> None:
+    client = Client()
+    client.session.open(0)
+    assert client.session.next_due_ms() == session.WELCOME_MS
+    assert client.session.tick(session.WELCOME_MS - 1) == []
+    (event,) = client.session.tick(session.WELCOME_MS)
+    assert isinstance(event, happened.Lost)
+
+
+def test_a_silent_client_pings_once_a_heartbeat(client: Client) -> None:
+    due_ms = client.session.next_due_ms()
+    assert due_ms == client.now_ms + HEARTBEAT_MS
+    client.now_ms = due_ms
+    assert client.session.tick(client.now_ms) == []
+    (ping,) = client.flush()
+    assert ping.verb is Verb.PING
+    client.told(Verb.PONG, None, request=ping.request)
+    assert client.session.next_due_ms() == client.now_ms + HEARTBEAT_MS
+
+
+def test_a_client_that_only_sends_asks_for_a_sign_of_life(client: Client) -> None:
+    held = client.subscribe(credit=1)
+    for _ in range(4):
+        client.now_ms += HEARTBEAT_MS // 2
+        held.returned = 1
+        client.session.touch(held)
+        client.session.tick(client.now_ms)
+        if any(sent.verb is Verb.PING for sent in client.flush()):
+            return
+    pytest.fail("nothing was heard for two heartbeats, and nothing was asked")
+
+
+def test_a_broker_that_is_silent_for_three_heartbeats_is_gone(client: Client) -> None:
+    for _ in range(2):
+        client.now_ms += HEARTBEAT_MS
+        assert client.session.tick(client.now_ms) == []
+        client.flush()
+    client.now_ms += HEARTBEAT_MS
+    (event,) = client.session.tick(client.now_ms)
+    assert isinstance(event, happened.Lost)
+
+
+def test_a_client_that_was_held_up_itself_asks_before_it_judges(client: Client) -> None:
+    client.now_ms += 60 * HEARTBEAT_MS
+    assert client.session.tick(client.now_ms) == []
+    assert [sent.verb for sent in client.flush()] == [Verb.PING]
+    client.now_ms += HEARTBEAT_MS
+    assert client.session.next_due_ms() == client.now_ms
+    (event,) = client.session.tick(client.now_ms)
+    assert isinstance(event, happened.Lost)
+
+
+def test_a_session_that_the_broker_closed_is_lost(client: Client) -> None:
+    (event,) = client.told(Verb.CLOSED, ["wrong_state", "no such session"])
+    assert event == happened.Lost("the broker closed the session: wrong_state no such session")
+
+
+def test_goodbye_is_the_last_word(client: Client) -> None:
+    client.session.leave()
+    (goodbye,) = client.flush()
+    assert goodbye.verb is Verb.GOODBYE
+    assert client.told(Verb.CLOSED, ["busy", ""], request=goodbye.request) == [happened.Ended()]
+    assert client.session.is_over
+    assert client.session.next_due_ms() is None
+
+
+# --- requests -----------------------------------------------------------------------------------
+
+
+def test_a_request_is_answered_by_its_number(client: Client) -> None:
+    first = client.session.request(Verb.DESCRIBE, b"t", ())
+    second = client.session.request(Verb.STATS, b"t", ())
+    client.flush()
+    assert client.told(Verb.REPLY, {"a": 1}, request=second) == [happened.Replied(second, {"a": 1})]
+    (event,) = client.told(Verb.REFUSE, ["no_such_topic", "t", None], request=first)
+    assert isinstance(event, happened.Refused) and event.error.code == "no_such_topic"
+    assert client.told(Verb.REPLY, {}, request=first) == []
+
+
+def test_a_request_that_is_refused_as_busy_is_asked_again_after_the_hint(client: Client) -> None:
+    client.session.request(Verb.DESCRIBE, b"t", ())
+    (asked,) = client.flush()
+    assert client.refuse(asked, "busy", "", 70) == []
+    assert client.session.next_due_ms() == client.now_ms + 70
+    client.now_ms += 70
+    client.session.tick(client.now_ms)
+    (again,) = client.flush()
+    assert (again.verb, again.request) == (Verb.DESCRIBE, asked.request)
+
+
+def test_a_request_that_nobody_waits_for_is_not_asked_again(client: Client) -> None:
+    number = client.session.request(Verb.DESCRIBE, b"t", ())
+    client.flush()
+    client.session.forget(number)
+    assert client.reconnect() == []
+    assert client.told(Verb.REPLY, {}, request=number) == []
+
+
+def test_unanswered_requests_have_a_bound(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "REQUESTS_MAX", 2)
+    client.session.request(Verb.DESCRIBE, b"t", ())
+    number = client.session.request(Verb.DESCRIBE, b"t", ())
+    with pytest.raises(PeerError, match="busy"):
+        client.session.request(Verb.DESCRIBE, b"t", ())
+    client.session.forget(number)
+    client.session.request(Verb.DESCRIBE, b"t", ())
+
+
+def test_a_code_of_a_newer_broker_is_kept_as_text(client: Client) -> None:
+    number = client.session.request(Verb.DESCRIBE, b"t", ())
+    (event,) = client.told(Verb.REFUSE, ["too_new", "what", None], request=number)
+    assert isinstance(event, happened.Refused)
+    assert event.error.code == "internal" and "too_new: what" in event.error.detail
+
+
+# --- publishing ---------------------------------------------------------------------------------
+
+
+def test_what_is_published_between_two_flushes_is_one_frame_a_topic(client: Client) -> None:
+    client.publish(b"1")
+    client.publish(b"2", b"3")
+    client.publish(b"4", topic="u")
+    first, second = client.flush()
+    assert (first.topic, payloads(first)) == ("t", [b"1", b"2", b"3"])
+    assert (second.topic, payloads(second)) == ("u", [b"4"])
+    assert client.flush() == []
+
+
+def test_messages_are_numbered_from_one_without_a_gap(client: Client) -> None:
+    client.publish(b"1", b"2")
+    (first,) = client.flush()
+    client.publish(b"3")
+    (second,) = client.flush()
+    producer = first.body[1]
+    assert len(producer) == limits.PRODUCER_ID_BYTES
+    assert [numbering(sent) for sent in (first, second)] == [(producer, 1), (producer, 3)]
+    client.publish(b"1", topic="u")
+    assert client.flush()[0].body[2] == 1
+
+
+def test_a_publish_says_up_to_where_answers_have_been_seen(client: Client) -> None:
+    client.publish(b"1", b"2")
+    (first,) = client.flush()
+    client.publish(b"3")
+    (second,) = client.flush()
+    assert (first.body[3], second.body[3]) == (0, 0)
+    client.accept(first)
+    client.publish(b"4")
+    assert client.flush()[0].body[3] == 2
+    client.accept(second)
+    client.publish(b"5")
+    assert client.flush()[0].body[3] == 3
+
+
+def test_an_answer_reaches_each_ticket_in_its_place(client: Client) -> None:
+    first, second = client.publish(b"1", b"2"), client.publish(b"3")
+    (sent,) = client.flush()
+    events = client.accept(sent, 7, ["overflow", "full"], 8)
+    assert events == [happened.Answered(first), happened.Answered(second)]
+    assert first.results[0] == 7 and second.results == [8]
+    error = first.first_error()
+    assert error is not None and (error.code, error.detail) == ("overflow", "full")
+    assert second.first_error() is None
+
+
+def test_a_frame_has_at_most_as_many_messages_as_a_batch_may(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BATCH_MESSAGES_MAX", 2)
+    ticket = client.publish(*[b"%d" % n for n in range(5)])
+    sent = client.flush()
+    assert [payloads(frame) for frame in sent] == [[b"0", b"1"], [b"2", b"3"], [b"4"]]
+    assert client.accept(sent[0]) == client.accept(sent[1]) == []
+    assert client.accept(sent[2]) == [happened.Answered(ticket)]
+    assert ticket.results == [1, 2, 3, 4, 5]
+
+
+def test_a_frame_has_about_a_megabyte_and_a_larger_message_goes_alone(client: Client) -> None:
+    large, larger = b"x" * 600_000, b"y" * 1_500_000
+    client.publish(large, large, larger, b"small")
+    assert [[len(p) for p in payloads(sent)] for sent in client.flush()] == [
+        [600_000],
+        [600_000],
+        [1_500_000],
+        [5],
+    ]
+
+
+def test_past_a_number_of_frames_messages_gather(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producing, "FRAMES_MAX", 2)
+    client.publish(b"1")
+    (first,) = client.flush()
+    client.publish(b"2")
+    client.flush()
+    client.publish(b"3")
+    client.publish(b"4")
+    assert client.flush() == []
+    client.accept(first)
+    (gathered,) = client.flush()
+    assert payloads(gathered) == [b"3", b"4"]
+
+
+def test_the_window_is_bounded_in_messages_and_in_bytes() -> None:
+    client = Client(window_messages=3, window_bytes=1_000)
+    client.open()
+    assert client.session.admits(2, 10, False)
+    client.publish(b"1", b"2")
+    assert client.session.admits(1, 10, False)
+    assert not client.session.admits(2, 10, False)
+    assert not client.session.admits(1, 1_000, False)
+    (sent,) = client.flush()
+    assert not client.session.admits(2, 10, False)
+    client.accept(sent)
+    assert (client.session.window.messages, client.session.window.bytes) == (0, 0)
+    assert client.session.admits(50, 1_000_000, False), "what is larger than the window goes alone"
+
+
+# --- publishing again ---------------------------------------------------------------------------
+
+
+def test_what_was_not_answered_is_sent_again_under_the_same_numbers(client: Client) -> None:
+    client.publish(b"1")
+    client.publish(b"2", topic="u")
+    first = client.flush()
+    client.publish(b"3")
+    first += client.flush()
+    client.accept(first[1])
+    client.session.lost()
+    client.publish(b"4")
+    again = client.open()
+    assert [payloads(sent) for sent in again] == [[b"1"], [b"3"], [b"4"]]
+    assert [numbering(sent) for sent in again[:2]] == [numbering(first[0]), numbering(first[2])]
+    assert again[2].body[2] == 3
+
+
+def test_an_answer_counts_once_however_often_it_was_sent(client: Client) -> None:
+    ticket = client.publish(b"1")
+    (first,) = client.flush()
+    (again,) = client.reconnect()
+    assert client.accept(first) == [], "a number of the last connection is nobody's"
+    assert client.accept(again) == [happened.Answered(ticket)]
+    assert client.accept(again) == []
+    assert client.session.window.messages == 0
+
+
+def test_a_busy_broker_gets_everything_again_in_order_after_the_hint(client: Client) -> None:
+    client.publish(b"1")
+    (first,) = client.flush()
+    client.publish(b"2")
+    (second,) = client.flush()
+    client.refuse(first, "busy", "the worker is away", 50)
+    client.publish(b"3")
+    client.refuse(second, "busy", "number 1 is still missing", 0)
+    assert client.flush() == []
+    assert client.session.next_due_ms() == client.now_ms + 50
+    client.now_ms += 50
+    assert client.session.tick(client.now_ms) == []
+    again = client.flush()
+    assert [payloads(sent) for sent in again] == [[b"1"], [b"2"], [b"3"]]
+    assert [numbering(sent) for sent in again[:2]] == [numbering(first), numbering(second)]
+    for sent in again:
+        client.accept(sent)
+    assert all(not ticket.missing for ticket in client.tickets)
+
+
+def test_a_late_refusal_of_what_was_sent_again_changes_nothing(client: Client) -> None:
+    client.publish(b"1")
+    (first,) = client.flush()
+    client.publish(b"2")
+    (second,) = client.flush()
+    client.refuse(first, "busy", "", 0)
+    again = client.flush()
+    assert len(again) == 2
+    client.refuse(second, "busy", "number 1 is still missing", 0)
+    assert client.flush() == []
+    client.accept(again[0])
+    client.accept(again[1])
+    assert client.session.is_idle
+
+
+def test_a_producer_that_is_not_known_any_more_begins_anew(client: Client) -> None:
+    client.publish(b"1")
+    (first,) = client.flush()
+    client.accept(first)
+    tickets = [client.publish(b"2"), client.publish(b"3")]
+    (second,) = client.flush()
+    client.publish(b"4")
+    (third,) = client.flush()
+    client.refuse(second, "wrong_state", "this producer is not known here")
+    client.publish(b"5")
+    assert client.flush() == [], "first everything under way comes back"
+    client.refuse(third, "wrong_state", "this producer is not known here")
+    again = client.flush()
+    assert [payloads(sent) for sent in again] == [[b"2", b"3"], [b"4"], [b"5"]]
+    assert [sent.body[2] for sent in again] == [1, 3, 4]
+    assert again[0].body[1] != first.body[1]
+    client.accept(again[0])
+    assert [ticket.results for ticket in tickets] == [[1], [2]]
+
+
+def test_what_may_have_been_stored_under_a_forgotten_producer_is_reported(client: Client) -> None:
+    unsure = client.publish(b"1")
+    client.flush()
+    (again,) = client.reconnect()
+    fresh = client.publish(b"2")
+    (sent,) = client.flush()
+    assert client.refuse(again, "wrong_state") == [happened.Answered(unsure)]
+    error = unsure.first_error()
+    assert error is not None and error.code == "wrong_state"
+    client.refuse(sent, "wrong_state")
+    (anew,) = client.flush()
+    assert (payloads(anew), anew.body[2]) == ([b"2"], 1)
+    assert client.accept(anew) == [happened.Answered(fresh)]
+
+
+def test_a_refused_frame_fails_and_those_behind_it_are_sent_without_a_gap(client: Client) -> None:
+    bad, good = client.publish(b"1"), None
+    (first,) = client.flush()
+    good = client.publish(b"2")
+    (second,) = client.flush()
+    assert client.refuse(first, "no_such_topic", "t") == [happened.Answered(bad)]
+    error = bad.first_error()
+    assert error is not None and error.code == "no_such_topic"
+    client.refuse(second, "busy", "number 1 is still missing", 0)
+    (again,) = client.flush()
+    assert (payloads(again), again.body[2]) == ([b"2"], 1)
+    assert again.body[1] != first.body[1]
+    assert client.accept(again) == [happened.Answered(good)]
+    assert client.session.window.messages == 0
+
+
+def test_a_broker_that_lost_what_it_confirmed_gets_the_rest_from_a_new_producer(
+    client: Client,
+) -> None:
+    client.publish(b"1")
+    (first,) = client.flush()
+    client.accept(first)
+    client.publish(b"2")
+    for _ in range(producing.GAPS_MAX):
+        (sent,) = client.flush()
+        assert sent.body[1] == first.body[1]
+        client.refuse(sent, "busy", "number 1 is still missing", 0)
+    (sent,) = client.flush()
+    client.refuse(sent, "busy", "number 1 is still missing", 0)
+    (anew,) = client.flush()
+    assert anew.body[1] != first.body[1] and anew.body[2] == 1
+
+
+# --- a worker that restarted ----------------------------------------------------------------------
+
+
+def test_only_what_a_restarted_worker_had_is_sent_again(client: Client) -> None:
+    for topic, worker in (("t", 0), ("u", 1)):
+        client.publish(b"known", topic=topic)
+        (sent,) = client.flush()
+        client.told(Verb.ACCEPTED, [1], request=sent.request, topic=topic, worker=worker)
+    for topic in ("t", "u", "unknown"):
+        client.publish(b"new", topic=topic)
+        client.session.request(Verb.STATS, topic.encode(), ())
+    client.flush()
+    client.told(Verb.RESTARTED, None, worker=1)
+    again = client.flush()
+    assert sorted((sent.verb, sent.topic) for sent in again) == [
+        (Verb.PUBLISH, "u"),
+        (Verb.PUBLISH, "unknown"),
+        (Verb.STATS, "u"),
+        (Verb.STATS, "unknown"),
+    ]
+
+
+def test_a_restarted_worker_gets_its_subscriptions_again(client: Client) -> None:
+    held = client.subscribe(credit=10)
+    client.told(Verb.RESTARTED, None, worker=0)
+    off, on = client.flush()
+    assert (off.verb, off.request, off.body) == (Verb.UNSUBSCRIBE, 0, (held.endpoint,))
+    assert on.verb is Verb.SUBSCRIBE
+    client.joined(on)
+    (grant,) = client.flush()
+    assert (grant.verb, grant.body) == (Verb.GRANT, (held.endpoint, 10))
+
+
+# --- receiving ----------------------------------------------------------------------------------
+
+
+def test_a_subscription_says_what_it_wants(client: Client) -> None:
+    held = client.session.subscribe(
+        "t", ("a/*", "b"), name="n", group="g", durable=False, credit=5, sent_timeout_ms=9
+    )
+    (sent,) = client.flush()
+    assert sent.body == (held.endpoint, ("a/*", "b"), "n", "g", False, 5, 9, None)
+    assert happened.Subscribed(held) in client.joined(sent)
+    assert held.receiver == "me"
+
+
+def test_a_subscription_that_is_refused_is_gone(client: Client) -> None:
+    held = client.session.subscribe("t", ("**",))
+    (sent,) = client.flush()
+    (event,) = client.refuse(sent, "forbidden")
+    assert isinstance(event, happened.Gone) and event.subscription is held
+    assert client.reconnect() == []
+
+
+def test_deliveries_are_taken_even_ahead_of_the_answer(client: Client) -> None:
+    held = client.session.subscribe("t", ("**",), credit=2)
+    client.flush()
+    assert client.deliver(held, 1, 2) == [happened.Delivered(held)]
+    assert [item[0] for item, _ in held.take(9)] == [1, 2]
+
+
+def test_deliveries_for_an_endpoint_that_left_are_passed_over(client: Client) -> None:
+    held = client.subscribe()
+    assert client.session.unsubscribe(held) is not None
+    assert [sent.verb for sent in client.flush()] == [Verb.UNSUBSCRIBE]
+    assert client.deliver(held, 1) == []
+
+
+def test_credit_is_given_back_for_what_expects_no_report_once_it_is_taken(client: Client) -> None:
+    held = client.subscribe(credit=8)
+    client.deliver(held, *range(1, 9), header=SENT_HEADER)
+    held.take(1)
+    client.session.touch(held)
+    assert client.flush() == [], "one credit is not worth a frame"
+    assert all(is_free for _, is_free in held.take(1))
+    client.session.touch(held)
+    (grant,) = client.flush()
+    assert (grant.verb, grant.request, grant.body) == (Verb.GRANT, 0, (held.endpoint, 2))
+
+
+def test_credit_for_what_expects_a_report_is_the_brokers_to_give_back(client: Client) -> None:
+    held = client.subscribe(credit=1)
+    client.deliver(held, 1)
+    assert held.take(1)[0][1] is False
+    client.session.touch(held)
+    assert client.flush() == []
+
+
+def test_reports_of_many_deliveries_are_one_frame_each_kind(client: Client) -> None:
+    held = client.subscribe()
+    client.deliver(held, 1, 2, 3, 4, 5)
+    held.take(5)
+    held.report(RECEIVED, (1, 2, 5), (1, 1, 1))
+    held.report(PROCESSED, (1,), (1,))
+    held.report(PROCESSED, (2,), (1,))
+    held.report(FAILED, (3,), (1,), "why")
+    held.report(FAILED, (4,), (1,), "because")
+    client.session.touch(held)
+    bodies = [sent.body for sent in client.flush()]
+    assert bodies == [
+        (held.endpoint, RECEIVED, (5,), "", None, (1,)),
+        (held.endpoint, PROCESSED, (1, 2)),
+        (held.endpoint, FAILED, (3,), "why", None, (1,)),
+        (held.endpoint, FAILED, (4,), "because", None, (1,)),
+    ]
+
+
+def test_a_report_tells_who_asked_what_the_broker_says(client: Client) -> None:
+    held = client.subscribe()
+    held.report(PROCESSED, (1, 2), (1, 1), token="a")
+    client.session.touch(held)
+    (sent,) = client.flush()
+    assert not client.session.is_idle
+    body = {"refused": [[2, "not_yours"]]}
+    events = client.told(Verb.REPLY, body, request=sent.request, topic="t", worker=0)
+    assert happened.Reported("a", {2: "not_yours"}, None) in events
+    assert client.session.is_idle
+
+
+def test_a_busy_worker_gets_a_report_again(client: Client) -> None:
+    held = client.subscribe()
+    held.report(PROCESSED, (1,), (1,))
+    client.session.touch(held)
+    (sent,) = client.flush()
+    client.refuse(sent, "busy", "", 50)
+    assert client.flush() == []
+    client.now_ms += 50
+    client.session.tick(client.now_ms)
+    (again,) = client.flush()
+    assert again.body == sent.body
+
+
+def test_after_a_reconnect_reports_come_before_credit(client: Client) -> None:
+    held = client.subscribe(credit=10)
+    client.deliver(held, 1)
+    held.take(1)
+    held.report(PROCESSED, (1,), (1,))
+    client.session.touch(held)
+    client.flush()
+    client.session.lost()
+    held.report(PROCESSED, (2,), (1,))
+    client.session.touch(held)
+    (subscribe,) = client.open()
+    assert subscribe.body[5] == 0, "no credit yet"
+    client.joined(subscribe)
+    report, grant = client.flush()
+    assert report.body == (held.endpoint, PROCESSED, (1, 2))
+    assert (grant.verb, grant.body) == (Verb.GRANT, (held.endpoint, 10))
+
+
+def test_a_lost_connection_takes_along_what_will_be_delivered_again(client: Client) -> None:
+    held = client.subscribe(credit=10)
+    client.deliver(held, 1)
+    client.deliver(held, 2, header=SENT_HEADER)
+    client.deliver(held, 3, header=ONLINE_HEADER)
+    (subscribe,) = client.reconnect()
+    assert [item[0] for item in held.buffer] == [2, 3]
+    client.joined(subscribe)
+    (grant,) = client.flush()
+    assert grant.body == (held.endpoint, 9), "what is still here gives its credit back when taken"
+
+
+def test_an_endpoint_that_the_broker_took_off_is_not_made_again(client: Client) -> None:
+    held = client.subscribe()
+    (event,) = client.told(Verb.GONE, [held.endpoint, "topic_gone"], topic="t", worker=0)
+    assert isinstance(event, happened.Gone) and event.error.code == "topic_gone"
+    assert client.reconnect() == []
+
+
+# --- receipts -----------------------------------------------------------------------------------
+
+
+def resolved(*receipts: tuple[bytes, int, str, dict[str, str]]) -> list[Any]:
+    return [list(receipt) for receipt in receipts]
+
+
+def test_a_receipt_resolves_its_ticket(client: Client) -> None:
+    ticket = client.publish(b"1", b"2", receipt=True)
+    (sent,) = client.flush()
+    client.accept(sent)
+    producer = sent.body[1]
+    body = resolved((producer, 2, "failed", {"me": "failed"}), (producer, 1, "ok", {}))
+    assert not ticket.is_resolved
+    assert client.told(Verb.RESOLVED, body) == [happened.Resolved(ticket)] * 2
+    assert ticket.is_resolved
+    assert ticket.outcomes == {0: Outcome("ok", {}), 1: Outcome("failed", {"me": "failed"})}
+    assert client.told(Verb.RESOLVED, body) == []
+
+
+def test_receipts_that_are_still_open_are_asked_for_again(client: Client) -> None:
+    tickets = [client.publish(b"%d" % n, receipt=True) for n in range(3)]
+    (sent,) = client.flush()
+    client.accept(sent, 11, 12, 13)
+    producer = sent.body[1]
+    client.told(Verb.RESOLVED, resolved((producer, 1, "ok", {})))
+    (asked,) = client.reconnect()
+    assert (asked.verb, asked.body) == (Verb.AWAIT_RECEIPTS, (producer, (2, 3), (12, 13)))
+    outcomes = {"outcomes": [[2, "pending", {}], [3, "unknown", {}]]}
+    events = client.told(Verb.REPLY, outcomes, request=asked.request, topic="t", worker=0)
+    assert events == [happened.Resolved(tickets[2])]
+    assert tickets[2].outcomes == {0: Outcome("unknown", {})}
+    client.told(Verb.RESOLVED, resolved((producer, 2, "expired", {})))
+    assert tickets[1].outcomes == {0: Outcome("expired", {})}
+
+
+def test_a_receipt_that_nobody_holds_is_not_asked_for(client: Client) -> None:
+    client.publish(b"1", receipt=True)
+    (sent,) = client.flush()
+    client.accept(sent)
+    client.tickets.clear()
+    gc.collect()
+    assert client.reconnect() == []
+
+
+def test_the_receipt_of_what_was_sent_twice_is_asked_for_at_once(client: Client) -> None:
+    client.publish(b"1", receipt=True)
+    client.flush()
+    (again,) = client.reconnect()
+    client.accept(again)
+    (asked,) = client.flush()
+    assert (asked.verb, asked.body[1]) == (Verb.AWAIT_RECEIPTS, (1,))
+
+
+def test_open_receipts_have_a_bound_and_those_dropped_do_not_count() -> None:
+    client = Client(receipts_max=2)
+    client.open()
+    client.publish(b"1", b"2", receipt=True)
+    (sent,) = client.flush()
+    client.accept(sent)
+    assert not client.session.admits(1, 1, True)
+    assert client.session.admits(1, 1, False)
+    client.tickets.clear()
+    gc.collect()
+    assert client.session.admits(1, 1, True)
+
+
+# --- what is not of the protocol ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [
+        (Verb.ACCEPTED, [1, 2]),
+        (Verb.ACCEPTED, ["x"]),
+        (Verb.ACCEPTED, None),
+        (Verb.REFUSE, "busy"),
+        (Verb.DELIVER, [1, "me", [[1, 1, b"", b"", b""]]]),
+        (Verb.DELIVER, [1, "me", [[1, 1]]]),
+        (Verb.DELIVER, [1, "me", [["1", 1, b"i", HEADER, b""]]]),
+        (Verb.DELIVER, [1, "me", 5]),
+        (Verb.RESOLVED, [[b"p"]]),
+        (Verb.GONE, []),
+    ],
+)
+def test_what_is_not_of_the_protocol_ends_the_connection_alone(
+    client: Client, verb: Verb, body: object
+) -> None:
+    client.subscribe()
+    ticket = client.publish(b"1")
+    (sent,) = client.flush()
+    (event,) = client.told(verb, body, request=sent.request, topic="t", worker=0)
+    assert isinstance(event, happened.Lost)
+    subscribe, again = client.reconnect()
+    assert (subscribe.verb, again.verb) == (Verb.SUBSCRIBE, Verb.PUBLISH)
+    assert client.accept(again) == [happened.Answered(ticket)]
+
+
+def test_a_verb_of_a_newer_broker_is_passed_over(client: Client) -> None:
+    (event,) = client.session.receive([pack_head(200), b"", pack_body(None)], 0)
+    assert isinstance(event, happened.Noted)
+
+
+# --- composing ----------------------------------------------------------------------------------
+
+
+def test_ids_rise_with_time_and_have_the_layout_of_version_7() -> None:
+    ids = Ids(lambda n: b"\xff" * n)
+    made = ids.take(3, 5_000) + ids.take(2, 4_000) + ids.take(1, 6_000)
+    assert made == sorted(made) and len(set(made)) == 6
+    assert all(len(each) == 16 and each[6] >> 4 == 7 and each[8] >> 6 == 2 for each in made)
+    assert int.from_bytes(made[0][:6], "big") == 5_000
+
+
+def test_a_header_has_the_defaults_of_the_spec() -> None:
+    header = make_header("orders", 0)
+    assert (header.mode, header.expect) == (Mode.DURABLE, Status.SENT)
+    assert header.subjects == ("orders",) and not header.receipt
+
+
+@pytest.mark.parametrize(
+    ("wishes", "asked"),
+    [
+        ({}, False),
+        ({"expect": "processed"}, True),
+        ({"max_receivers": 1}, True),
+        ({"expect": "received", "receipt": False}, False),
+        ({"receipt": True}, True),
+    ],
+)
+def test_a_receipt_is_asked_for_where_the_publisher_says_what_counts(
+    wishes: dict[str, Any], asked: bool
+) -> None:
+    assert make_header("t", 0, **wishes).receipt is asked
+
+
+def test_times_are_given_in_seconds_or_as_datetimes() -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    header = make_header("t", 1_000, ttl=2.5, deliver_at=at)
+    assert (header.expires_ms, header.deliver_ms) == (3_500, int(at.timestamp()) * 1_000)
+    header = make_header("t", 0, expires_at="never", max_receivers=1)
+    assert header.expires_ms == limits.TIME_MS_MAX
+    with pytest.raises(PeerError, match="time zone"):
+        make_header("t", 0, deliver_at=datetime(2030, 1, 1))  # noqa: DTZ001
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"mode": "loud"},
+        {"expect": "waiting"},
+        {"subject": "a", "subjects": ["b"]},
+        {"subjects": "a"},
+        {"subject": "a/*"},
+        {"ttl": 1, "expires_at": 2},
+        {"priority": -1},
+        {"mode": "push", "max_receivers": 1},
+    ],
+)
+def test_what_cannot_be_said_of_a_message_is_refused_before_it_is_sent(
+    wishes: dict[str, Any],
+) -> None:
+    with pytest.raises(PeerError):
+        make_header("t", 0, **wishes)
+
+
+def test_a_wish_that_there_is_not_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="colour"):
+        make_header("t", 0, colour="red")  # type: ignore[call-arg]
+
+
+def test_a_header_that_many_messages_share_is_made_once() -> None:
+    composer = Composer()
+    first = composer.header("t", 0, subject="a", expect="processed")
+    assert composer.header("t", 9, subject="a", expect="processed") is first
+    assert composer.header("u", 9, subject="a", expect="processed") == first
+    assert composer.header("t", 1, ttl=1) != composer.header("t", 2, ttl=1)
+    assert composer.header("t", 1, subjects=["a", "b"]).subjects == ("a", "b")
+
+
+# --- purity -------------------------------------------------------------------------------------
+
+PURE = [
+    "composing",
+    "deliveries",
+    "events",
+    "producing",
+    "receiving",
+    "session",
+    "tickets",
+]
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_the_protocol_touches_nothing(name: str) -> None:
+    path = tree.ROOT / "sdk" / f"{name}.py"
+    touched = {module.partition(".")[0] for module in tree.imports(path)} & IO_MODULES
+    assert touched <= {"datetime"}, f"{name} is pure, and imports {sorted(touched)}"
+    called = {
+        node.func.id
+        for node in ast.walk(tree.parsed(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not called & IO_CALLS, f"{name} is pure, and calls {sorted(called & IO_CALLS)}"
