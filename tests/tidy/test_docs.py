@@ -17,7 +17,15 @@ import pytest
 
 from tests.tidy import tree
 
-LONG = ("bin/test", ".ci/run", "python -m tests.sim")
+LONG = (
+    "bin/test",
+    "bin/up",
+    ".ci/run",
+    "python -m tests.sim",
+    "asterism up",
+    "asterism bench",
+    "supervisord",
+)
 SECONDS_MAX = 60
 
 

@@ -2,7 +2,9 @@
 
 The kernel (``asterism/*.py``, the shared vocabulary) imports none of the folders; ``router`` and
 ``storage`` import the kernel alone; ``sdk`` adds the interest matcher; ``actors`` add the pure part
-of ``router``, and of ``storage`` the layouts, which only turn values into bytes and back.
+of ``router``, and of ``storage`` the layouts, which only turn values into bytes and back. What is
+around the broker (``tree.AROUND``: the command line, what starts processes) may import all of
+these, and none of these imports it.
 """
 
 import ast
@@ -42,7 +44,7 @@ def of(module: str, folder: str) -> bool:
 
 
 def is_kernel(module: str) -> bool:
-    return not any(of(module, folder) for folder in tree.FOLDERS)
+    return not any(of(module, folder) for folder in (*tree.FOLDERS, *tree.AROUND))
 
 
 # What keys and values look like in bytes. Pure, so that what decides may name rows; the store that

@@ -100,7 +100,7 @@ def test_a_file_knows_nothing_of_the_machine_it_was_written_on(path: Path) -> No
         assert not found, f"{tree.relative(path)} names {what}: {found[0]!r}"
 
 
-@pytest.mark.parametrize("name", ["bin/test", ".ci/run"])
+@pytest.mark.parametrize("name", ["bin/test", "bin/up", ".ci/run"])
 def test_a_command_can_be_run(name: str) -> None:
     command = tree.ROOT / name
     assert os.access(command, os.X_OK), f"{name} must be executable"

@@ -14,6 +14,8 @@ FOLDERS: Final = tuple(
     for name in ("actors", "router", "storage", "sdk", "gateways", "spark")
     if (ROOT / name).is_dir()
 )
+# Around the broker: what starts its processes, and what people and tests ask of it.
+AROUND: Final = ("__main__", "attached", "cli", "pytest_plugin", "running", "testing")
 _NOT_OURS: Final = frozenset({"build", "dist", "asterism-data", "__pycache__"})
 
 
@@ -40,8 +42,16 @@ def documents() -> list[Path]:
 
 
 def kernel_sources() -> list[Path]:
-    """The package's own files, without what is linked into it."""
-    return sorted((ROOT / "asterism").glob("*.py"))
+    """The package's own files, without what is linked into it and what is around the broker."""
+    files = sorted((ROOT / "asterism").glob("*.py"))
+    return [path for path in files if path.stem not in AROUND]
+
+
+def around_sources() -> list[Path]:
+    """What is around the broker."""
+    files = sorted((ROOT / "asterism").glob("*.py"))
+    command_line = sorted((ROOT / "asterism" / "cli").glob("*.py"))
+    return [path for path in files if path.stem in AROUND] + command_line
 
 
 def folder_sources(folder: str) -> list[Path]:
@@ -50,7 +60,8 @@ def folder_sources(folder: str) -> list[Path]:
 
 def package_sources() -> list[Path]:
     """Everything that is installed."""
-    return kernel_sources() + [path for folder in FOLDERS for path in folder_sources(folder)]
+    linked = [path for folder in FOLDERS for path in folder_sources(folder)]
+    return kernel_sources() + around_sources() + linked
 
 
 def all_sources() -> list[Path]:

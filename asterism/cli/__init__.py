@@ -1,0 +1,64 @@
+"""The command line ``asterism``. What a command needs is imported when that command runs."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from asterism.cli import output
+
+PROGRAM = "asterism"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; its exit code. Whatever goes wrong is one line on standard error."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(given)
+    except output.CommandError as error:
+        output.warn(f"{PROGRAM}: {error}")
+        return error.code
+    except KeyboardInterrupt:
+        return output.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has seen enough. What is still buffered must not be tried again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return output.DONE
+
+
+def _run(given: list[str]) -> int:
+    if given[:1] == ["bench"]:
+        return _bench(given[1:])
+    from asterism.cli.arguments import parser
+
+    options = parser().parse_args(given)
+    from asterism.config import ConfigError
+    from asterism.errors import PeerError
+
+    try:
+        module = importlib.import_module(f"asterism.cli.{options.module}")
+        return int(getattr(module, options.function)(options))
+    except PeerError as error:
+        raise output.CommandError(output.refusal(error.code, error.detail)) from error
+    except ConfigError as error:
+        raise output.CommandError(str(error), output.WRONG_USE) from error
+    except (ConnectionError, TimeoutError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise output.CommandError(
+            f"{error}. Start a broker with `asterism up`, or name another with --address; "
+            "`asterism doctor` looks closer.",
+            output.UNREACHABLE,
+        ) from error
+
+
+def _bench(given: list[str]) -> int:
+    """The benchmark reads its own arguments."""
+    try:
+        bench = importlib.import_module("asterism.cli.bench")
+    except ModuleNotFoundError as error:
+        if error.name != "asterism.cli.bench":
+            raise
+        message = "this version has no benchmark; see asterism --help"
+        raise output.CommandError(message, output.WRONG_USE) from None
+    return int(bench.main(given))

@@ -1,0 +1,277 @@
+"""Every command of ``asterism`` and its arguments. Building this imports nothing of the broker."""
+
+import argparse
+from importlib.util import find_spec
+from typing import Any
+
+from asterism import __version__
+
+Parser = argparse.ArgumentParser
+
+_EXIT_CODES = """\
+exit codes: 0 done, 1 refused or failed, 2 wrong use or configuration, 3 no broker answers,
+130 interrupted"""
+
+
+def parser() -> Parser:
+    """The parser of the whole command line; what it returns names a module and a function."""
+    whole = Parser(
+        prog="asterism",
+        description="A durable message broker, from the command line.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    whole.add_argument("--version", action="version", version=f"asterism {__version__}")
+    commands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_up(commands)
+    _add_status(commands)
+    _add_topic(commands)
+    _add_pub(commands)
+    _add_sub(commands)
+    _add_parked(commands)
+    _add_snapshot(commands)
+    _add_doctor(commands)
+    _add_completion(commands)
+    if find_spec("asterism.cli.bench") is not None:
+        commands.add_parser("bench", help="measure a broker", add_help=False)
+    return whole
+
+
+def _command(commands: Any, name: str, target: str, help: str, description: str = "") -> Parser:
+    """A command that ``module.function`` of this package runs."""
+    module, _, function = target.partition(".")
+    command: Parser = commands.add_parser(
+        name,
+        help=help,
+        description=description or help[:1].upper() + help[1:] + ".",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.set_defaults(module=module, function=function)
+    return command
+
+
+def _configured(command: Parser) -> None:
+    command.add_argument(
+        "--config", metavar="FILE", help="the broker's configuration (default: $ASTERISM_CONFIG)"
+    )
+    command.add_argument("--json", action="store_true", help="print JSON, for machines")
+
+
+def _connected(command: Parser) -> None:
+    _configured(command)
+    command.add_argument(
+        "--address",
+        metavar="ADDRESS",
+        help="the broker, as tcp://127.0.0.1:7700 (default: the one of the data folder)",
+    )
+    command.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        default=5.0,
+        help="how long to wait for an answer (default: 5)",
+    )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < 10**9:
+        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+    return seconds
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return count
+
+
+# --- the broker itself ----------------------------------------------------------------------------
+
+
+def _add_up(commands: Any) -> None:
+    up = _command(
+        commands,
+        "up",
+        "up.run",
+        "run a broker in the foreground",
+        "Run a whole broker here until Ctrl-C: front-end, interest router, workers. Its data is\n"
+        "in ./asterism-data, its logs in ./asterism-data/log; it listens on this machine alone.",
+    )
+    _configured(up)
+    up.add_argument("--data", metavar="FOLDER", help="the data folder (data_dir)")
+    up.add_argument("--listen", metavar="ADDRESS", help="where clients connect (listen)")
+    up.add_argument("--workers", metavar="N", type=_count, help="worker processes (workers)")
+    up.add_argument("--logs", action="store_true", help="log here, not into files")
+
+
+def _add_status(commands: Any) -> None:
+    status = _command(commands, "status", "status.run", "show every process: uptime, memory, rates")
+    _connected(status)
+    status.add_argument(
+        "--interval",
+        metavar="SECONDS",
+        type=_seconds,
+        default=0.5,
+        help="how long rates are measured (default: 0.5)",
+    )
+
+
+def _add_snapshot(commands: Any) -> None:
+    snapshot = _command(
+        commands,
+        "snapshot",
+        "snapshot.run",
+        "copy every store while the broker runs",
+        "Copy every store as it is at one moment, without stopping traffic, into a new folder\n"
+        "under snapshots in the data folder. The manifest is written last: without one, a folder\n"
+        "is no snapshot.",
+    )
+    _connected(snapshot)
+
+
+def _add_doctor(commands: Any) -> None:
+    doctor = _command(
+        commands,
+        "doctor",
+        "doctor.run",
+        "say what is wrong, and what to do",
+        "Look at the installation, the configuration, the data folder, its stores, the processes\n"
+        "and the address; say what is wrong and what to do. Exit code 1 if anything is.",
+    )
+    _configured(doctor)
+    doctor.add_argument("--data", metavar="FOLDER", help="the data folder (data_dir)")
+    doctor.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="open stores that have lost synced writes, and go on without those",
+    )
+
+
+def _add_completion(commands: Any) -> None:
+    completion = _command(
+        commands,
+        "completion",
+        "completion.run",
+        "print the completion script of a shell",
+        "Print a completion script. For bash:  source <(asterism completion bash)",
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+_SETTINGS = (
+    "A setting is NAME=VALUE, by the names of docs/configuration.md without `topic.`:\n"
+    "  overflow.size=10000 overflow.policy=drop_old sent_timeout=30 dead_letter=none"
+)
+
+
+def _add_topic(commands: Any) -> None:
+    topic = commands.add_parser("topic", help="create, list, show, set, clear, delete topics")
+    inner = topic.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    create = _command(inner, "create", "topics.create", "create a topic", _SETTINGS)
+    create.add_argument("topic")
+    create.add_argument("settings", nargs="*", metavar="NAME=VALUE")
+    listing = _command(inner, "list", "topics.list_all", "list all topics")
+    listing.add_argument("--long", "-l", action="store_true", help="with counts; slower")
+    show = _command(inner, "show", "topics.show", "show a topic: settings, counts, rates")
+    show.add_argument("topic")
+    change = _command(inner, "set", "topics.change", "change settings of a topic", _SETTINGS)
+    change.add_argument("topic")
+    change.add_argument("settings", nargs="*", metavar="NAME=VALUE")
+    change.add_argument(
+        "--inherit",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="let this setting follow the broker's default again",
+    )
+    clear = _command(inner, "clear", "topics.clear", "drop every message of a topic")
+    delete = _command(inner, "delete", "topics.delete", "delete a topic with all it holds")
+    for command in (clear, delete):
+        command.add_argument("topic")
+        command.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    for command in (create, listing, show, change, clear, delete):
+        _connected(command)
+
+
+def _add_parked(commands: Any) -> None:
+    parked = commands.add_parser("parked", help="list, renew, abandon what has failed for good")
+    inner = parked.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    listing = _command(inner, "list", "parked.list_all", "list parked deliveries of a topic")
+    listing.add_argument("topic")
+    listing.add_argument("--payload", action="store_true", help="show what they carry as well")
+    renew = _command(inner, "renew", "parked.renew", "put parked deliveries back to waiting")
+    abandon = _command(inner, "abandon", "parked.abandon", "drop parked deliveries")
+    for command in (renew, abandon):
+        command.add_argument("topic")
+        command.add_argument("sequences", nargs="*", type=int, metavar="SEQUENCE")
+        command.add_argument("--all", action="store_true", help="every one of the topic")
+        command.add_argument("--receiver", metavar="NAME", help="only of this receiver")
+    for command in (listing, renew, abandon):
+        _connected(command)
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+def _add_pub(commands: Any) -> None:
+    pub = _command(
+        commands,
+        "pub",
+        "publish.run",
+        "publish messages",
+        "Publish the message given, or each line of a file or of standard input as one message.\n\n"
+        "  asterism pub orders 'a message' --subject order/17/paid\n"
+        "  asterism pub orders --file messages.txt --expect processed\n"
+        "  generate | asterism pub orders",
+    )
+    pub.add_argument("topic")
+    pub.add_argument("message", nargs="?", help="the payload; without it, lines of the input")
+    pub.add_argument("--file", metavar="FILE", help="read lines from here; - is standard input")
+    pub.add_argument("--whole", action="store_true", help="the whole input is one message")
+    pub.add_argument(
+        "--subject",
+        "-s",
+        action="append",
+        metavar="SUBJECT",
+        help="what it is about; may be given several times (default: the topic's name)",
+    )
+    pub.add_argument("--mode", choices=("push", "online", "durable"), default="durable")
+    pub.add_argument("--expect", choices=("sent", "received", "processed"), default="sent")
+    pub.add_argument(
+        "--attribute", "-a", action="append", default=[], metavar="NAME=VALUE", help="repeatable"
+    )
+    pub.add_argument("--max-receivers", type=_count, metavar="N", help="over when N are done")
+    pub.add_argument("--ttl", type=_seconds, metavar="SECONDS", help="how long it lives")
+    pub.add_argument("--priority", type=int, metavar="N", help="0 goes first")
+    pub.add_argument("--delay", type=_seconds, metavar="SECONDS", help="not to be sent before")
+    pub.add_argument("--ordering-key", metavar="KEY", help="one at a time, in order, per key")
+    pub.add_argument(
+        "--wait", action="store_true", help="wait until each is resolved, and show the verdicts"
+    )
+    _connected(pub)
+
+
+def _add_sub(commands: Any) -> None:
+    sub = _command(
+        commands,
+        "sub",
+        "subscribe.run",
+        "show messages as they come",
+        "Subscribe, and print each message as it comes; a message counts as processed once it is\n"
+        "printed. Without --name or --group the receiver is gone when this ends; with one it is\n"
+        "durable: the broker keeps what it misses, until `--forget` or its deletion.",
+    )
+    sub.add_argument("topic")
+    sub.add_argument("interests", nargs="*", metavar="INTEREST", help="globs (default: **)")
+    sub.add_argument("--name", metavar="NAME", help="a durable receiver of this name")
+    sub.add_argument("--group", metavar="NAME", help="share one copy with others of the group")
+    sub.add_argument("--count", "-n", type=_count, metavar="N", help="end after N messages")
+    sub.add_argument("--for", dest="seconds", type=_seconds, metavar="SECONDS", help="end then")
+    sub.add_argument("--credit", type=_count, default=256, metavar="N", help="in flight at once")
+    sub.add_argument("--forget", action="store_true", help="delete the receiver at the end")
+    sub.add_argument("--raw", action="store_true", help="print payloads alone, byte for byte")
+    _connected(sub)

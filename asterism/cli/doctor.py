@@ -1,0 +1,278 @@
+"""``asterism doctor``: what is wrong with a broker on this machine, and what to do about it.
+
+It changes nothing, but for ``--accept-loss``, which is asked for by name. It opens a store only
+while no process has it.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import asterism
+from asterism.cli import output
+from asterism.cli.context import address_of
+from asterism.cli.status import ask_all
+from asterism.config import Config, ConfigError, load, variable_of
+from asterism.process_host import STORES_FILE
+from asterism.running import programs_of, running_names
+
+PART_FREE_MIN: Final = 0.05
+BYTES_FREE_MIN: Final = 1 << 30
+FILES_MIN: Final = 4_096
+ANSWER_S: Final = 2.0
+
+GOOD, NOTE, WRONG = "good", "note", "wrong"
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at; what is wrong comes with what to do."""
+
+    about: str
+    state: str
+    what: str
+    to_do: str = ""
+
+
+Findings = Iterator[Finding]
+
+
+def run(options: argparse.Namespace) -> int:
+    findings = list(examine(options.config, options.data, options.accept_loss))
+    wrong = sum(finding.state == WRONG for finding in findings)
+    if options.json:
+        output.say_json({"wrong": wrong, "findings": [each._asdict() for each in findings]})
+    else:
+        marks = {GOOD: "ok  ", NOTE: "note", WRONG: "BAD "}
+        for finding in findings:
+            output.say(f"{marks[finding.state]}  {finding.about}: {finding.what}")
+            if finding.to_do:
+                output.say(f"      -> {finding.to_do}")
+        output.say()
+        output.say("Nothing is wrong." if not wrong else f"{wrong} of these must be put right.")
+    return output.REFUSED if wrong else output.DONE
+
+
+def examine(config_file: str | None, data: str | None, accept_loss: bool = False) -> Findings:
+    """Everything, from what the rest rests on upwards."""
+    yield from _installation()
+    environ = dict(os.environ)
+    if data is not None:
+        environ[variable_of("data_dir")] = data
+    try:
+        config = load(config_file, environ)
+    except ConfigError as error:
+        yield Finding("configuration", WRONG, str(error), "Correct it; docs/configuration.md.")
+        return
+    yield Finding("configuration", GOOD, f"{config.workers} workers, listens on {config.listen}")
+    folder = Path(config.data_dir).absolute()
+    yield from _data_folder(folder)
+    if not folder.is_dir():
+        yield from _port(config)
+        return
+    running = running_names(folder / "run")
+    yield from _stores(folder, running, accept_loss)
+    yield from _snapshots(folder)
+    yield from _processes(config, folder, running)
+
+
+def _installation() -> Findings:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if not __debug__:
+        to_do = "Start it without -O and without PYTHONOPTIMIZE."
+        yield Finding("Python", WRONG, "strips the checks that the broker relies on", to_do)
+    else:
+        yield Finding("Python", GOOD, version)
+    for package, extra in (("zmq", ""), ("msgpack", ""), ("rocksdict", "[broker]")):
+        if find_spec(package) is None:
+            to_do = f"Install it: python -m pip install 'asterism{extra}'."
+            yield Finding("packages", WRONG, f"{package} is not installed", to_do)
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != resource.RLIM_INFINITY and files < FILES_MIN:
+        to_do = f"Raise it to {FILES_MIN} or more (ulimit -Hn): stores keep many files open."
+        yield Finding("open files", WRONG, f"a process may have {files}", to_do)
+
+
+# --- the data folder ------------------------------------------------------------------------------
+
+
+def _data_folder(folder: Path) -> Findings:
+    there = folder
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir():
+        to_do = "Name a folder as data_dir, or move that file away."
+        yield Finding("data folder", WRONG, f"{there} is not a folder", to_do)
+        return
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        to_do = "Give the user that runs the broker this folder, or name another as data_dir."
+        what = f"{there} cannot be written to: {error.strerror}"
+        yield Finding("data folder", WRONG, what, to_do)
+    else:
+        new = "" if there == folder else " does not exist yet; the first start makes it"
+        yield Finding("data folder", GOOD, f"{folder}{new}")
+    yield _space(there)
+
+
+def _space(folder: Path) -> Finding:
+    usage = shutil.disk_usage(folder)
+    what = f"{output.shown_bytes(usage.free)} free of {output.shown_bytes(usage.total)}"
+    if usage.free < min(BYTES_FREE_MIN, usage.total * PART_FREE_MIN):
+        to_do = (
+            "Make room: old snapshots, logs, other files. When the disk is full, publishers are "
+            "refused, and nothing that was accepted is lost."
+        )
+        return Finding("disk space", WRONG, what, to_do)
+    if usage.free < max(BYTES_FREE_MIN, usage.total * PART_FREE_MIN):
+        return Finding("disk space", NOTE, what, "It will not last for long; plan for more.")
+    return Finding("disk space", GOOD, what)
+
+
+def _stores(folder: Path, running: dict[str, int], accept_loss: bool) -> Findings:
+    path = folder / STORES_FILE
+    try:
+        count = json.loads(path.read_bytes())["stores"]
+    except FileNotFoundError:
+        yield Finding("stores", GOOD, "none yet; the first start makes them")
+        return
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        to_do = 'It holds the number of stores, as {"stores": 8}: write it again, or restore it.'
+        yield Finding("stores", WRONG, f"{path} cannot be read: {error}", to_do)
+        return
+    if running:
+        listed = ", ".join(running)
+        if accept_loss:
+            to_do = "Stop the broker first, then run this again."
+            yield Finding("stores", WRONG, f"they are in use by {listed}", to_do)
+        else:
+            yield Finding("stores", GOOD, f"{count} of them, in use by the processes that run")
+        return
+    if find_spec("rocksdict") is None:
+        return
+    problems = list(_open_stores(folder, count, accept_loss))
+    yield from problems
+    if not problems:
+        yield Finding("stores", GOOD, f"all {count} are whole")
+
+
+def _open_stores(folder: Path, count: int, accept_loss: bool) -> Findings:
+    """Opens each store that is there, as its worker would, and closes it again."""
+    from asterism.storage.store import Store, StoreError
+
+    for number in range(count):
+        path = folder / "stores" / f"{number:04}"
+        if not path.is_dir():
+            continue
+        try:
+            Store(path, number=number, count=count).close()
+        except StoreError as error:
+            if not accept_loss:
+                what, _, to_do = str(error).partition(". ")
+                yield Finding(f"store {number}", WRONG, what, to_do)
+                continue
+            yield _open_with_loss(path, number, count, str(error))
+
+
+def _open_with_loss(path: Path, number: int, count: int, before: str) -> Finding:
+    from asterism.storage.store import Store, StoreError
+
+    about = f"store {number}"
+    try:
+        Store(path, number=number, count=count, accept_loss=True).close()
+    except StoreError as error:
+        what, _, to_do = str(error).partition(". ")
+        return Finding(about, WRONG, what, to_do)
+    return Finding(about, NOTE, f"goes on without what is missing: {before.partition('. ')[0]}")
+
+
+def _snapshots(folder: Path) -> Findings:
+    snapshots = folder / "snapshots"
+    if not snapshots.is_dir():
+        return
+    unfinished = [path for path in snapshots.iterdir() if not (path / "manifest.json").exists()]
+    for path in unfinished:
+        to_do = "If no snapshot is being taken, delete it: it holds disk space."
+        yield Finding("snapshots", NOTE, f"{path} has no manifest, so it is none", to_do)
+
+
+# --- the processes --------------------------------------------------------------------------------
+
+
+def _processes(config: Config, folder: Path, running: dict[str, int]) -> Findings:
+    if not running:
+        to_do = "Start it with `asterism up`, or `supervisord -c supervisor.conf`."
+        yield Finding("processes", NOTE, "no broker runs with this data folder", to_do)
+        yield from _port(config)
+        return
+    wanted = [program.name for program in programs_of(config.workers)]
+    missing = [name for name in wanted if name not in running]
+    if missing:
+        to_do = (
+            "Look into their logs. Under supervisord: `supervisorctl status`; the number of "
+            "workers there (numprocs) must be that of the configuration."
+        )
+        yield Finding("processes", WRONG, f"{', '.join(missing)} do not run", to_do)
+    else:
+        listed = ", ".join(f"{name} ({running[name]})" for name in wanted)
+        yield Finding("processes", GOOD, listed)
+    surplus = [name for name in running if name.startswith("worker-") and name not in wanted]
+    if surplus:
+        to_do = "Stop everything, then start as many workers as are configured."
+        yield Finding("processes", WRONG, f"{', '.join(surplus)} are more than configured", to_do)
+    if "frontend" in running:
+        yield from _answers(address_of(folder, config.listen))
+
+
+def _answers(address: str) -> Findings:
+    """Whether a broker that runs also answers, and reaches its own processes."""
+    try:
+        with asterism.connect_blocking(address, name="doctor", timeout=ANSWER_S) as node:
+            told = ask_all(node, ANSWER_S)
+    except ConnectionError:
+        to_do = "Look into the front-end's log; restart it if that says nothing."
+        yield Finding("address", WRONG, f"{address} does not answer", to_do)
+        return
+    silent = [name for name, status in told.items() if "problem" in status]
+    for name in silent:
+        to_do = "Look into its log: it is being restarted, or it cannot reach the front-end."
+        yield Finding(name, WRONG, "does not answer", to_do)
+    closed = {
+        number: state
+        for status in told.values()
+        for number, state in status.get("stores", {}).items()
+        if state != "open"
+    }
+    for number, state in closed.items():
+        what, _, to_do = state.partition(". ")
+        yield Finding(f"store {number}", WRONG, what, to_do)
+    if silent:
+        return
+    yield Finding("address", GOOD, f"{address} answers, and so do all processes behind it")
+
+
+def _port(config: Config) -> Findings:
+    """Whether a broker could listen where it is told to."""
+    host, _, port = config.listen.removeprefix("tcp://").rpartition(":")
+    host = "0.0.0.0" if host == "*" else host.strip("[]")
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(found[0], found[1]) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(found[4])
+    except OSError as error:
+        to_do = "End whatever listens there, or set another address as listen."
+        what = f"{config.listen} cannot be listened on: {error.strerror or error}"
+        yield Finding("address", WRONG, what, to_do)
+    else:
+        yield Finding("address", GOOD, f"{config.listen} is free")

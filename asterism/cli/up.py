@@ -1,0 +1,88 @@
+"""``asterism up``: a whole broker in the foreground."""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+from asterism import __version__
+from asterism.cli import output
+from asterism.config import CONFIG_VARIABLE, load, variable_of
+from asterism.running import DOORS, Processes, StartError, is_installed
+
+
+def run(options: argparse.Namespace) -> int:
+    environ = dict(os.environ)
+    for key, value in (
+        (CONFIG_VARIABLE, options.config),
+        (variable_of("data_dir"), options.data),
+        (variable_of("listen"), options.listen),
+        (variable_of("workers"), options.workers),
+    ):
+        if value is not None:
+            environ[key] = str(value)
+    config = load(None, environ)
+    log_folder = None if options.logs else Path(config.data_dir).absolute() / "log"
+    doors = tuple(door for door in DOORS if is_installed(door))
+    try:
+        _run(Processes(environ, doors, log_folder, output.warn), doors, options.json)
+    except StartError as error:
+        raise output.CommandError(str(error)) from None
+    return output.DONE
+
+
+def _run(processes: Processes, doors: tuple[str, ...], as_json: bool) -> None:
+    stopping = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if stopping.is_set():
+            processes.hurry()  # asked twice: whatever has not ended is killed
+        stopping.set()
+
+    # Before anything starts: an interrupt while it starts must not leave half a broker.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, on_signal)
+    processes.start(cancelled=stopping.is_set)
+    try:
+        if not stopping.is_set():
+            _say_where(processes, doors, as_json)
+        # A wait without end cannot be interrupted everywhere, and the watching may end by itself.
+        while not stopping.wait(1.0):
+            if not processes.is_watching:
+                raise StartError("the processes are no longer watched over; see the error above")
+    finally:
+        if sys.stdout.isatty() and not as_json:
+            output.say("\nStopping; Ctrl-C again does not wait for anybody.")
+        processes.stop()
+
+
+def _say_where(processes: Processes, doors: tuple[str, ...], as_json: bool) -> None:
+    where = {"ZeroMQ": processes.address}
+    for door in doors:
+        said = processes.said(door)
+        where |= {
+            door if name in ("url", "address") else f"{door} {name}": value
+            for name, value in said.items()
+            if isinstance(value, str)
+        }
+    if as_json:
+        output.say_json(
+            {
+                "version": __version__,
+                "doors": where,
+                "data_dir": str(processes.data_dir),
+                "log_dir": str(processes.log_folder) if processes.log_folder else None,
+                "pids": processes.pids(),
+            }
+        )
+        return
+    lines = where | {"data": str(processes.data_dir)}
+    if processes.log_folder:
+        lines["logs"] = str(processes.log_folder)
+    width = max(map(len, lines))
+    output.say(f"Asterism {__version__} is running; Ctrl-C stops it.")
+    for name, value in lines.items():
+        output.say(f"  {name:{width}}  {value}")

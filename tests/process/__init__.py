@@ -1,0 +1,1 @@
+"""Tests of real processes on loopback, in temporary folders."""

@@ -1,0 +1,401 @@
+"""Every command of the command line, against a broker that runs."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import asterism
+from asterism.cli import main
+from asterism.storage.store import MARK_NAME
+from asterism.testing import Broker
+from tests.tidy.tree import ROOT
+
+pytestmark = pytest.mark.process
+WAIT_S = 20
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(config={"heartbeat": 0.5}) as running:
+        yield running
+
+
+class Line:
+    """The command line, told where the broker is."""
+
+    def __init__(self, address: str, capture: pytest.CaptureFixture[str]) -> None:
+        self._address = address
+        self._capture = capture
+        self.error = ""
+
+    def run(self, *arguments: object, code: int = 0, connected: bool = True) -> str:
+        """What a command prints; it has to end with this code."""
+        where = ["--address", self._address] if connected else []
+        self._capture.readouterr()
+        ended = main([*map(str, arguments), *where])
+        out, self.error = self._capture.readouterr()
+        assert ended == code, f"{arguments} ended with {ended}: {self.error}"
+        return out
+
+    def json(self, *arguments: object, code: int = 0) -> Any:
+        return json.loads(self.run(*arguments, "--json", code=code))
+
+
+@pytest.fixture
+def line(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Line:
+    return Line(broker.address, capsys)
+
+
+def environ() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def command(broker: Broker, *arguments: str, **more: Any) -> "subprocess.Popen[bytes]":
+    """A command as a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "asterism", *arguments, "--address", broker.address],
+        env=environ(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **more,
+    )
+
+
+def wait_for(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.02)
+
+
+# --- the broker -----------------------------------------------------------------------------------
+
+
+def test_status_shows_every_process(line: Line, broker: Broker) -> None:
+    shown = line.run("status", "--interval", 0.1)
+    for name in ("frontend", "interests", "worker-0", "worker-1"):
+        assert name in shown
+    found = line.json("status", "--interval", 0.1)["processes"]
+    pids = broker.pids()
+    assert [found["worker-0"]["pid"], found["worker-1"]["pid"]] == pids["worker"]
+    assert found["frontend"]["memory_bytes"] > 1_000_000
+    assert found["frontend"]["rates"]["forwarded"] > 0
+
+
+def test_without_a_broker_a_command_says_what_to_do_and_ends_with_code_3(line: Line) -> None:
+    line.run(
+        *("status", "--address", "tcp://127.0.0.1:9", "--timeout", 0.2), code=3, connected=False
+    )
+    assert line.error.count("\n") == 1
+    assert "asterism up" in line.error
+
+
+def test_the_broker_is_found_by_its_data_folder(
+    line: Line, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASTERISM_DATA_DIR", str(broker.data_dir))
+    assert broker.address in line.run("status", "--interval", 0.1, connected=False)
+
+
+def test_a_wrong_configuration_ends_with_code_2(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASTERISM_WROKERS", "3")
+    line.run("status", code=2, connected=False)
+    assert "ASTERISM_WORKERS" in line.error
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_created_shown_changed_and_deleted(line: Line) -> None:
+    line.run("topic", "create", "t1", "max_attempts=3", "overflow.size=5")
+    shown = line.json("topic", "show", "t1")["settings"]
+    assert (shown["max_attempts"], shown["overflow"]["size"]) == (3, 5)
+    line.run("topic", "set", "t1", "max_attempts=4", "--inherit", "overflow")
+    shown = line.json("topic", "show", "t1")["settings"]
+    assert (shown["max_attempts"], shown["overflow"]) == (4, None)
+    assert "max_attempts" in line.run("topic", "show", "t1")
+    assert "t1" in line.run("topic", "list").split()
+    assert {"topic": "t1"}.items() <= line.json("topic", "list", "--long")["topics"][0].items()
+    line.run("topic", "delete", "t1", "--yes")
+    assert "t1" not in line.json("topic", "list")["topics"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("topic", "show", "nowhere"), 1, "no_such_topic: "),
+        (("topic", "create", "t2", "max_attempts=0"), 1, "bad_request: max_attempts"),
+        (("topic", "delete", "t2"), 2, "this drops messages: say --yes"),
+        (("topic", "set", "t2"), 2, "name a setting"),
+        (("pub", "t2", "x", "--mode", "push"), 1, "no_receiver: "),
+        (("parked", "renew", "t2"), 2, "name sequences"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(
+    line: Line, words: tuple[str, ...], code: int, said: str
+) -> None:
+    line.run(*words, code=code)
+    assert line.error.startswith(f"asterism: {said}") and line.error.count("\n") == 1
+
+
+def test_a_topic_is_created_once(line: Line) -> None:
+    line.run("topic", "create", "once")
+    line.run("topic", "create", "once", code=1)
+    assert line.error.startswith("asterism: topic_exists")
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+def test_a_message_goes_in_and_comes_out(line: Line, broker: Broker) -> None:
+    line.run("pub", "greetings", "hello", "-s", "to/world", "-a", "colour=red")
+    with command(broker, "sub", "greetings", "to/*", "--count", "1", "--json") as sub:
+        out, error = sub.communicate(timeout=WAIT_S)
+    assert sub.returncode == 0, error
+    told = json.loads(out)
+    assert told["payload"] == "hello"
+    assert told["subjects"] == ["to/world"]
+    assert told["attributes"] == {"colour": "red"}
+
+
+def test_many_lines_are_many_messages(line: Line, broker: Broker, tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_text("".join(f"line {number}\n" for number in range(2_500)))
+    told = line.json("pub", "many", "--file", file)
+    assert told["count"] == 2_500
+    assert told["last"] - told["first"] == 2_499
+    with command(broker, "sub", "many", "--count", "2500", "--raw") as sub:
+        out, error = sub.communicate(timeout=WAIT_S)
+    assert sub.returncode == 0, error
+    assert out == file.read_bytes()
+
+
+def test_standard_input_is_published(line: Line, broker: Broker) -> None:
+    with command(broker, "pub", "piped", "--json", stdin=subprocess.PIPE) as pub:
+        out, error = pub.communicate(b"one\ntwo\nthree", timeout=WAIT_S)
+    assert pub.returncode == 0, error
+    assert json.loads(out)["count"] == 3
+    with command(broker, "pub", "piped", "--whole", stdin=subprocess.PIPE) as pub:
+        pub.communicate(b"four\nfive", timeout=WAIT_S)
+    with command(broker, "sub", "piped", "--count", "4", "--json") as sub:
+        out, _ = sub.communicate(timeout=WAIT_S)
+    payloads = [json.loads(told)["payload"] for told in out.splitlines()]
+    assert payloads == ["one", "two", "three", "four\nfive"]
+
+
+def test_pub_can_wait_for_the_verdict(line: Line, broker: Broker) -> None:
+    with command(broker, "sub", "awaited", "--for", "10") as sub:
+        wait_for(lambda: "awaited" in line.json("topic", "list")["topics"], "the subscription")
+        words = ("pub", "awaited", "x", "--expect", "processed", "--max-receivers", "1", "--wait")
+        assert line.json(*words)["verdicts"] == {"ok": 1}
+        sub.send_signal(signal.SIGINT)
+        out, _ = sub.communicate(timeout=WAIT_S)
+    assert out == b"awaited\tx\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_sub_leaves_nothing_behind(
+    line: Line, broker: Broker, number: signal.Signals
+) -> None:
+    topic = f"watched{int(number)}"
+    line.run("topic", "create", topic)
+    with command(broker, "sub", topic) as sub:
+        wait_for(lambda: line.json("topic", "show", topic)["endpoints"] == 1, "an endpoint")
+        sub.send_signal(number)
+        assert sub.wait(WAIT_S) == 130
+        assert sub.stderr is not None and sub.stderr.read() == b""
+    shown = line.json("topic", "show", topic)
+    assert (shown["endpoints"], shown["receivers"]) == (0, 0)
+
+
+def test_a_named_sub_is_durable_until_it_is_forgotten(line: Line, broker: Broker) -> None:
+    line.run("pub", "named", "one")
+    with command(broker, "sub", "named", "--name", "me", "--count", "1") as sub:
+        assert sub.communicate(timeout=WAIT_S)[0] == b"named\tone\n"
+    assert line.json("topic", "show", "named")["receivers"] == 1
+    line.run("pub", "named", "two")
+    with command(broker, "sub", "named", "--name", "me", "--count", "1", "--forget") as sub:
+        assert sub.communicate(timeout=WAIT_S)[0] == b"named\ttwo\n"
+    assert line.json("topic", "show", "named")["receivers"] == 0
+
+
+def test_a_slow_input_is_published_as_it_comes(line: Line, broker: Broker) -> None:
+    line.run("topic", "create", "slow")
+    with command(broker, "pub", "slow", stdin=subprocess.PIPE) as pub:
+        assert pub.stdin is not None
+        for number in range(3):
+            pub.stdin.write(b"a line\n")
+            pub.stdin.flush()
+            wait_for(lambda n=number: line.json("topic", "show", "slow")["held"] == n + 1, "it")  # type: ignore[misc]
+        pub.stdin.close()
+        assert pub.wait(WAIT_S) == 0
+
+
+def test_of_a_batch_that_is_refused_in_part_the_rest_is_told(line: Line, tmp_path: Path) -> None:
+    line.run("topic", "create", "small", "overflow.size=3")
+    (tmp_path / "lines").write_text("x\n" * 5)
+    line.run("pub", "small", "--file", tmp_path / "lines", code=1)
+    assert line.error.startswith("asterism: overflow: ")
+    assert line.error.endswith("3 others were accepted.\n")
+
+
+# --- parked ---------------------------------------------------------------------------------------
+
+
+def park(broker: Broker, topic: str, payloads: list[bytes]) -> None:
+    """Publishes messages, and fails each of them for good."""
+    with asterism.connect_blocking(broker.address) as node:
+        for payload in payloads:
+            node.publish(topic, payload, expect="processed", max_receivers=1)
+        inbox = node.subscribe(topic, name="careless")
+        for _ in payloads:
+            inbox.receive(timeout=WAIT_S).failed("dropped it", confirm=True)
+
+
+def test_what_has_failed_is_listed_renewed_and_abandoned(line: Line, broker: Broker) -> None:
+    park(broker, "fragile", [b"cup", b"plate", b"vase"])
+    parked = line.json("parked", "list", "fragile", "--payload")["parked"]
+    assert [each["payload"] for each in parked] == ["cup", "plate", "vase"]
+    assert {each["reason"] for each in parked} == {"dropped it"}
+    assert "plate" in line.run("parked", "list", "fragile", "--payload")
+    assert line.json("parked", "renew", "fragile", parked[0]["sequence"])["renewed"] == 1
+    assert line.json("parked", "abandon", "fragile", parked[1]["sequence"])["abandoned"] == 1
+    left = line.json("parked", "list", "fragile")["parked"]
+    assert [each["sequence"] for each in left] == [parked[2]["sequence"]]
+    assert line.json("parked", "renew", "fragile", "--all")["renewed"] == 1
+    assert line.json("topic", "show", "fragile")["waiting"] == 2
+
+
+# --- snapshots ------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_says_what_is_in_it(line: Line, broker: Broker) -> None:
+    line.run("pub", "kept", "one")
+    line.run("pub", "kept", "two")
+    taken = line.json("snapshot", "--config", broker.data_dir.parent / "asterism.toml")
+    folder = Path(taken["folder"])
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest == taken["manifest"]
+    assert manifest["version"] == 1
+    assert [store["number"] for store in manifest["stores"]] == list(range(8))
+    assert all((folder / store["folder"] / "CURRENT").exists() for store in manifest["stores"])
+    topic = manifest["topics"]["kept"]
+    assert (topic["next_sequence"], topic["held"]) == (3, 2)
+
+
+def test_a_snapshot_that_cannot_be_made_leaves_nothing(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASTERISM_DATA_DIR", str(tmp_path))
+    line.run("snapshot", code=1)  # this is not the folder of that broker
+    assert line.error.startswith("asterism: bad_request: a snapshot is a folder in ")
+    assert not list((tmp_path / "snapshots").iterdir())
+    (tmp_path / "snapshots").rmdir()
+    (tmp_path / "snapshots").write_text("")
+    line.run("snapshot", code=1)
+    assert "cannot be made here" in line.error
+
+
+# --- the doctor -----------------------------------------------------------------------------------
+
+
+def findings(line: Line, *arguments: object, code: int = 0) -> dict[str, dict[str, str]]:
+    told = json.loads(line.run("doctor", "--json", *arguments, code=code, connected=False))
+    return {finding["about"]: finding for finding in told["findings"]}
+
+
+def test_the_doctor_finds_nothing_wrong_with_a_broker_that_runs(line: Line, broker: Broker) -> None:
+    found = findings(line, "--data", broker.data_dir)
+    assert {finding["state"] for finding in found.values()} <= {"good", "note"}
+    assert broker.address in found["address"]["what"]
+    assert "Nothing is wrong." in line.run("doctor", "--data", broker.data_dir, connected=False)
+
+
+def test_the_doctor_misses_a_process(line: Line, broker: Broker) -> None:
+    with_four = ("--data", broker.data_dir, "--config", broker.data_dir / "four.toml")
+    (broker.data_dir / "four.toml").write_text("workers = 4\n")
+    found = findings(line, *with_four, code=1)
+    assert "worker-2, worker-3 do not run" in found["processes"]["what"]
+
+
+def test_the_doctor_looks_into_stores_that_nobody_has_open(line: Line, tmp_path: Path) -> None:
+    with Broker(keep=True) as short:
+        data = short.data_dir
+    try:
+        assert findings(line, "--data", data)["stores"]["what"] == "all 8 are whole"
+        shutil.rmtree(data / "stores" / "0003")
+        (data / "stores" / "0003").mkdir()
+        shutil.copy(data / "stores" / "0004" / MARK_NAME, data / "stores" / "0003")
+        found = findings(line, "--data", data, code=1)
+        assert "synced writes are missing" in found["store 3"]["what"]
+        assert "--accept-loss" in found["store 3"]["to_do"]
+        accepted = findings(line, "--data", data, "--accept-loss")
+        assert accepted["store 3"]["state"] == "note"
+        assert findings(line, "--data", data)["stores"]["what"] == "all 8 are whole"
+    finally:
+        shutil.rmtree(data.parent)
+
+
+def test_the_doctor_reads_the_configuration_first(line: Line, tmp_path: Path) -> None:
+    (tmp_path / "wrong.toml").write_text("workers = 0\n")
+    found = findings(line, "--config", tmp_path / "wrong.toml", code=1)
+    assert "workers must be from 1" in found["configuration"]["what"]
+
+
+def test_the_doctor_sees_a_port_that_is_taken(
+    line: Line, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASTERISM_LISTEN", broker.address)
+    found = findings(line, "--data", tmp_path / "new", code=1)
+    assert found["address"]["state"] == "wrong"
+    assert "the first start makes it" in found["data folder"]["what"]
+
+
+# --- shells ---------------------------------------------------------------------------------------
+
+
+def completed(words: list[str]) -> set[str]:
+    """What bash offers for the last of these words."""
+    script = (
+        'source <("$0" -m asterism completion bash); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
+        '_asterism; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", script, sys.executable, *words],
+        env=environ(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stdout.split())
+
+
+def test_bash_completes_commands_and_options() -> None:
+    assert {"up", "status", "topic", "pub", "sub"} <= completed(["asterism", ""])
+    assert completed(["asterism", "topic", "cl"]) == {"clear"}
+    assert completed(["asterism", "topic", "create", "x", "--addr"]) == {"--address"}
+    assert completed(["asterism", "completion", "z"]) == {"zsh"}
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(broker: Broker) -> None:
+    script = (
+        '"$0" -m asterism status --interval 0.1 --address "$1" | head -n 1; exit "${PIPESTATUS[0]}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", script, sys.executable, broker.address],
+        env=environ(),
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

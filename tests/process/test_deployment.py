@@ -1,0 +1,278 @@
+"""``asterism up`` and ``supervisor.conf``: they start, restart what ends, and stop cleanly."""
+
+import configparser
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import asterism
+from asterism.config import Config
+from asterism.running import programs_of, read_run_file, running_names
+from tests.tidy.tree import ROOT
+
+pytestmark = pytest.mark.process
+WAIT_S = 20
+CONFIGURATION = ROOT / "supervisor.conf"
+
+
+def wait_for(is_so: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short name: sockets live in it, and the length of their paths is limited."""
+    path = Path(tempfile.mkdtemp(prefix="asterism-"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def environ(**variables: str) -> dict[str, str]:
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("ASTERISM_")}
+    path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", "")])
+    return {**kept, "PATH": path, "PYTHONPATH": str(ROOT), **variables}
+
+
+# --- asterism up ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def up(folder: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    """A broker in the foreground, that is ended at the end if it has not been before."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "asterism", "up", *arguments],
+        cwd=folder,
+        env=environ(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def ready_line(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    """What ``up --json`` says when it is ready."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.stderr.read() if process.stderr else ""
+    said: dict[str, Any] = json.loads(line)
+    return said
+
+
+ANY_PORT = ("--listen", "tcp://127.0.0.1:0", "--json")
+
+
+def pids_of(said: dict[str, Any]) -> list[int]:
+    return [pid for pids in said["pids"].values() for pid in pids]
+
+
+def test_up_says_where_every_door_is_and_stops_at_an_interrupt(folder: Path) -> None:
+    with up(folder, "--listen", "tcp://127.0.0.1:0", "--workers", "1") as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(4)]
+        assert "is running" in said[0]
+        assert "ZeroMQ" in said[1] and "tcp://127.0.0.1:" in said[1]
+        assert str(folder / "asterism-data") in said[2]
+        assert sorted(running_names(folder / "asterism-data" / "run")) == [
+            "frontend",
+            "interests",
+            "worker-0",
+        ]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_S) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert not running_names(folder / "asterism-data" / "run")
+
+
+def test_up_stops_at_sigterm_too(folder: Path) -> None:
+    with up(folder, *ANY_PORT, "--workers", "1") as process:
+        said = ready_line(process)
+        process.terminate()
+        assert process.wait(WAIT_S) == 0
+    assert not any(map(psutil.pid_exists, pids_of(said)))
+
+
+def test_up_takes_its_data_folder_and_a_configuration(folder: Path) -> None:
+    (folder / "asterism.toml").write_text("workers = 1\n[topic]\nmax_attempts = 9\n")
+    with up(folder, *ANY_PORT, "--config", "asterism.toml", "--data", "elsewhere") as process:
+        said = ready_line(process)
+        assert Path(said["data_dir"]) == folder / "elsewhere"
+        with asterism.connect_blocking(said["doors"]["ZeroMQ"]) as node:
+            node.create_topic("t")
+            assert node.describe("t")["settings"]["max_attempts"] == 9
+        process.terminate()
+        assert process.wait(WAIT_S) == 0
+
+
+def test_up_restarts_what_ends_and_says_so(folder: Path) -> None:
+    with up(folder, *ANY_PORT, "--workers", "1") as process:
+        said = ready_line(process)
+        (worker,) = said["pids"]["worker"]
+        os.kill(worker, signal.SIGKILL)
+        run = folder / "asterism-data" / "run"
+        wait_for(lambda: read_run_file(run, "worker-0")["pid"] != worker, "another worker")
+        with asterism.connect_blocking(said["doors"]["ZeroMQ"]) as node:
+            assert node.status()["workers"][0]["pid"] != worker
+        process.terminate()
+        assert process.wait(WAIT_S) == 0
+        assert process.stderr is not None
+        assert "worker-0 was ended by SIGKILL: starting it" in process.stderr.read()
+
+
+def test_nothing_outlives_a_killed_up(folder: Path) -> None:
+    with up(folder, *ANY_PORT, "--workers", "1") as process:
+        said = ready_line(process)
+        process.kill()
+        process.wait(WAIT_S)
+        for pid in pids_of(said):
+            wait_for(lambda pid=pid: not psutil.pid_exists(pid), f"the end of {pid}")  # type: ignore[misc]
+
+
+def test_up_begins_where_a_killed_up_left_off(folder: Path) -> None:
+    with up(folder, *ANY_PORT) as process:
+        said = ready_line(process)
+        with asterism.connect_blocking(said["doors"]["ZeroMQ"]) as node:
+            node.create_topic("kept")
+        process.kill()
+        process.wait(WAIT_S)
+    with up(folder, *ANY_PORT, "--workers", "3") as process:
+        with asterism.connect_blocking(ready_line(process)["doors"]["ZeroMQ"]) as node:
+            assert node.list_topics() == ["kept"]
+        process.terminate()
+        assert process.wait(WAIT_S) == 0
+
+
+def test_a_second_up_on_the_same_folder_is_refused(folder: Path) -> None:
+    with up(folder, *ANY_PORT, "--workers", "1") as first:
+        ready_line(first)
+        with up(folder, *ANY_PORT, "--workers", "1") as second:
+            _, problem = second.communicate(timeout=WAIT_S)
+            assert second.returncode == 1
+            assert "another broker runs with this data folder" in problem
+        assert first.poll() is None
+        first.terminate()
+
+
+def test_an_up_that_cannot_start_says_why_and_leaves_nothing(folder: Path) -> None:
+    (folder / "asterism-data").mkdir()
+    (folder / "asterism-data" / "stores.json").write_text('{"stores": "many"}')
+    with up(folder, *ANY_PORT) as process:
+        _, problem = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 1
+    assert "at its start; the last lines of" in problem
+    assert not running_names(folder / "asterism-data" / "run")
+
+
+def test_a_wrong_configuration_ends_up_with_code_2(folder: Path) -> None:
+    (folder / "wrong.toml").write_text("wrokers = 1\n")
+    with up(folder, "--config", "wrong.toml") as process:
+        _, problem = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 2
+    assert problem.count("\n") == 1 and "did you mean workers?" in problem
+    assert not (folder / "asterism-data").exists()
+
+
+def test_bin_up_explains_itself() -> None:
+    done = subprocess.run([ROOT / "bin" / "up", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0 and "usage: bin/up" in done.stdout
+
+
+# --- supervisord ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def supervised(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """The configuration as it is, in a folder of its own; only the port is a free one."""
+    shutil.copy(CONFIGURATION, folder)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", "supervisor.conf"],
+        cwd=folder,
+        env=environ(ASTERISM_LISTEN="tcp://127.0.0.1:0"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            children = psutil.Process(process.pid).children() if process.poll() is None else []
+            process.terminate()
+            try:
+                process.wait(WAIT_S)
+            finally:
+                for child in children:
+                    if child.is_running():
+                        child.kill()
+                process.kill()
+
+
+WANTED = {program.name for program in programs_of(Config().workers)}
+
+
+def wait_until_all_run(folder: Path, but: set[int] | None = None) -> dict[str, int]:
+    run = folder / "asterism-data" / "run"
+    wait_for(
+        lambda: {n for n, pid in running_names(run).items() if pid not in (but or set())} == WANTED,
+        "all processes",
+    )
+    return running_names(run)
+
+
+def test_supervisord_runs_the_broker_as_it_is(folder: Path) -> None:
+    with supervised(folder):
+        running = wait_until_all_run(folder)
+        address = read_run_file(folder / "asterism-data" / "run", "frontend")["address"]
+        with asterism.connect_blocking(address) as node:
+            told = [status["pid"] for status in node.status()["workers"]]
+            assert told == [running[f"worker-{number}"] for number in range(Config().workers)]
+        logs = {path.name for path in folder.glob("*.log")}
+        assert logs == {"supervisord.log", *(f"asterism-{name}.log" for name in WANTED)}
+    assert not running_names(folder / "asterism-data" / "run")
+
+
+def test_supervisord_restarts_what_is_killed(folder: Path) -> None:
+    with supervised(folder):
+        before = set(wait_until_all_run(folder).values())
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        after = wait_until_all_run(folder, but=before)
+        assert not before & set(after.values())
+
+
+def test_supervisor_conf_and_the_configuration_agree_on_the_workers() -> None:
+    read = configparser.RawConfigParser()
+    read.read(CONFIGURATION)
+    assert f'ASTERISM_WORKERS="{Config().workers}"' in read["supervisord"]["environment"]
+    assert read["program:worker"]["numprocs"] == "%(ENV_ASTERISM_WORKERS)s"
+
+
+def test_supervisor_conf_has_a_program_for_each_kind_of_process() -> None:
+    read = configparser.RawConfigParser()
+    read.read(CONFIGURATION)
+    for program in programs_of(1):
+        section = read[f"program:{program.kind}"]
+        assert section["command"].startswith(f"python -m {program.module}")
+        assert section["autorestart"] == "true"
+        assert section["stopsignal"] == "TERM"

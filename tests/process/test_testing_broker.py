@@ -1,0 +1,272 @@
+"""The broker for users' tests: what it gives, what it restarts, what it leaves behind."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import asterism
+from asterism.config import ConfigError
+from asterism.testing import Broker, StartError
+from tests.tidy.tree import ROOT
+
+pytestmark = pytest.mark.process
+WAIT_S = 20
+
+
+def wait_for(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.01)
+
+
+def all_pids(broker: Broker) -> set[int]:
+    return {pid for pids in broker.pids().values() for pid in pids}
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+# --- what it gives --------------------------------------------------------------------------------
+
+
+def test_it_has_an_address_that_answers(broker: Broker) -> None:
+    with asterism.connect_blocking(broker.address) as node:
+        assert node.status()["frontend"]["pid"] in broker.pids()["frontend"]
+        assert len(node.status()["workers"]) == 2
+
+
+def test_it_tells_its_processes_by_kind(broker: Broker) -> None:
+    pids = broker.pids()
+    assert {kind: len(each) for kind, each in pids.items()} == {
+        "frontend": 1,
+        "interests": 1,
+        "worker": 2,
+    }
+    with asterism.connect_blocking(broker.address) as node:
+        told = [status["pid"] for status in node.status()["workers"]]
+    assert sorted(told) == sorted(pids["worker"])
+
+
+def test_its_folder_is_its_own(broker: Broker) -> None:
+    assert (broker.data_dir / "stores.json").exists()
+    assert "is ready" in broker.logs()
+
+
+def test_a_snapshot_has_a_manifest_and_every_store(broker: Broker) -> None:
+    folder = broker.snapshot()
+    assert folder.parent == broker.data_dir / "snapshots"
+    assert (folder / "manifest.json").exists()
+    assert len(list(folder.glob("store-*"))) == 8
+    assert broker.snapshot() != folder
+
+
+def test_a_snapshot_can_be_restored_as_the_document_says(tmp_path: Path) -> None:
+    config = {"data_dir": str(tmp_path / "data")}
+    with Broker(workers=1, config=config) as first:
+        with asterism.connect_blocking(first.address) as node:
+            node.create_topic("before")
+        folder = first.snapshot()
+        with asterism.connect_blocking(first.address) as node:
+            node.create_topic("after")
+    for store in json.loads((folder / "manifest.json").read_text())["stores"]:
+        place = tmp_path / "data" / "stores" / f"{store['number']:04}"
+        shutil.rmtree(place)
+        shutil.copytree(folder / store["folder"], place)
+    with (
+        Broker(workers=1, config=config) as second,
+        asterism.connect_blocking(second.address) as node,
+    ):
+        assert node.list_topics() == ["before"]
+
+
+# --- what it restarts -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["frontend", "interests", "worker"])
+def test_restart_ends_the_processes_of_a_kind_and_waits_for_others(
+    broker: Broker, kind: str
+) -> None:
+    before, address = broker.pids(), broker.address
+    broker.restart(kind)
+    after = broker.pids()
+    assert not set(before[kind]) & set(after[kind])
+    assert len(before[kind]) == len(after[kind])
+    assert {other: pids for other, pids in before.items() if other != kind} == {
+        other: pids for other, pids in after.items() if other != kind
+    }
+    assert broker.address == address
+    with asterism.connect_blocking(address) as node:
+        assert len(node.status()["workers"]) == 2
+
+
+def test_one_worker_can_be_restarted_alone(broker: Broker) -> None:
+    before = broker.pids()["worker"]
+    broker.restart("worker", index=1, number=signal.SIGTERM)
+    after = broker.pids()["worker"]
+    assert after[0] == before[0] and after[1] != before[1]
+
+
+def test_what_is_killed_from_outside_comes_back(broker: Broker) -> None:
+    before = all_pids(broker)
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: len(all_pids(broker) - before) == 4, "four new processes")
+    broker.wait_ready()
+    with asterism.connect_blocking(broker.address) as node:
+        assert node.status()["workers"][1]["pid"] in broker.pids()["worker"]
+
+
+def test_a_topic_outlives_the_kill_of_every_process(broker: Broker) -> None:
+    with asterism.connect_blocking(broker.address) as node:
+        node.create_topic("kept", max_attempts=7)
+    for kind in broker.pids():
+        broker.kill(kind)
+    wait_for(lambda: len(all_pids(broker)) == 4, "four processes")
+    broker.wait_ready()
+    with asterism.connect_blocking(broker.address) as node:
+        described = node.describe("kept")
+    assert described["settings"]["max_attempts"] == 7
+
+
+def test_a_kind_that_does_not_exist_is_refused(broker: Broker) -> None:
+    with pytest.raises(ValueError, match="there are frontend, interests, worker"):
+        broker.kill("back-end")
+
+
+# --- configuration --------------------------------------------------------------------------------
+
+
+def test_it_is_configured_like_any_other() -> None:
+    config = {"stores": 3, "topic": {"max_attempts": 5}}
+    with Broker(workers=1, config=config, env={"ASTERISM_AUTO_CREATE": "false"}) as broker:
+        assert len(broker.pids()["worker"]) == 1
+        assert len(list((broker.data_dir / "stores").iterdir())) == 3
+        with asterism.connect_blocking(broker.address) as node:
+            node.create_topic("t")
+            assert node.describe("t")["settings"]["max_attempts"] == 5
+
+
+def test_variables_of_the_surroundings_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTERISM_WORKERS", "5")
+    monkeypatch.setenv("ASTERISM_NO_SUCH_KEY", "1")
+    with Broker(workers=1) as broker:
+        assert len(broker.pids()["worker"]) == 1
+
+
+def test_a_wrong_configuration_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match="wrokers"):
+        Broker(config={"wrokers": 1}).start()
+
+
+def test_a_door_that_is_not_installed_is_a_clear_error() -> None:
+    with pytest.raises(StartError, match="there is no door 'side'"):
+        Broker(doors=("side",))
+
+
+def test_a_broker_without_a_door_says_so(broker: Broker) -> None:
+    with pytest.raises(StartError, match="started without the door 'http'"):
+        _ = broker.http_url
+    with pytest.raises(AttributeError):
+        _ = broker.no_such_thing
+
+
+def test_a_broker_that_cannot_start_says_why_with_the_end_of_its_log() -> None:
+    with Broker(workers=1) as first:
+        taken = Broker(workers=1, config={"listen": first.address})
+        with pytest.raises(StartError, match="frontend: ended with code 1") as refused:
+            taken.start()
+        assert "in use" in str(refused.value)
+
+
+# --- what it leaves behind ------------------------------------------------------------------------
+
+
+def test_nothing_is_left_of_it() -> None:
+    with Broker(workers=1) as broker:
+        pids, folder = all_pids(broker), broker.data_dir.parent
+    assert all(map(is_gone, pids))
+    assert not folder.exists()
+    with pytest.raises(RuntimeError, match="does not run"):
+        _ = broker.address
+
+
+def test_a_paused_process_does_not_keep_it_from_stopping() -> None:
+    with Broker(workers=1) as broker:
+        pids = all_pids(broker)
+        broker.kill("worker", number=signal.SIGSTOP)
+    assert all(map(is_gone, pids))
+
+
+ORPHANS = """
+import sys
+from asterism.testing import Broker
+
+with Broker(workers=1) as broker:
+    print(*(pid for pids in broker.pids().values() for pid in pids), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_its_processes_do_not_outlive_a_killed_owner(tmp_path: Path) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", ORPHANS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+    )
+    with owner:
+        assert owner.stdout is not None
+        pids = [int(word) for word in owner.stdout.readline().split()]
+        assert len(pids) == 3
+        owner.kill()
+    for pid in pids:
+        wait_for(lambda pid=pid: is_gone(pid), f"the end of {pid}")  # type: ignore[misc]
+
+
+# --- the fixture ----------------------------------------------------------------------------------
+
+PLUGIN_USERS = """
+from asterism.pytest_plugin import asterism_broker
+seen = []
+
+def test_first(asterism_broker):
+    seen.append(asterism_broker.address)
+
+def test_second(asterism_broker):
+    assert seen == [asterism_broker.address]
+"""
+
+
+def test_the_pytest_fixture_gives_one_broker_to_a_session(tmp_path: Path) -> None:
+    (tmp_path / "test_users.py").write_text(PLUGIN_USERS)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--durations=0", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
