@@ -5,6 +5,9 @@ delivery at a time, so that receivers take turns. It ends when nobody who has cr
 anything that may go now.
 """
 
+from functools import partial
+from itertools import repeat
+
 from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, POOL_KIND, Delivery, Message
 from asterism.actors.endings import EXPIRED, FAILED, OK, status_name
 from asterism.actors.pool import Lane
@@ -18,6 +21,7 @@ from asterism.storage.records import ONLY_PARKED, unpack
 
 _SENT = Status.SENT  # a member of an enumeration is slow to look up
 _new_tuple = tuple.__new__  # a named tuple's own constructor is slow, and one is made a delivery
+_as_delivered = partial(_new_tuple, Delivered)
 
 
 class Dispatch(Retry):
@@ -150,12 +154,9 @@ class Dispatch(Retry):
         if not endpoint.outgoing:
             self.touched.append(endpoint)
         sequences = range(first, first + count)
-        endpoint.outgoing += [
-            _new_tuple(Delivered, (sequence, 1, message_id, encoded, payload))
-            for sequence, (message_id, encoded, payload) in zip(sequences, messages, strict=True)
-        ]
-        plain = dict(zip(sequences, messages, strict=True))
-        page = self.pages.add_run(receiver, endpoint, run, plain, now_ms)
+        delivered = zip(sequences, repeat(1), *zip(*messages, strict=True), strict=False)
+        endpoint.outgoing += map(_as_delivered, delivered)
+        page = self.pages.add_run(receiver, endpoint, run, first, messages, now_ms)
         pool.plain.update(dict.fromkeys(sequences, page))
         pull = endpoint.pull
         if pull is not None and pull.remaining > 0:

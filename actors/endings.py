@@ -4,6 +4,7 @@ from hashlib import blake2b
 from typing import Any
 
 from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, Delivery, Message
+from asterism.actors.leases import Page
 from asterism.actors.log import Places
 from asterism.actors.receivers import Endpoint, Receiver
 from asterism.actors.state import TopicState
@@ -66,30 +67,30 @@ class Endings(TopicState):
         """Ends what is out of runs and is processed; it stops at the first that is not."""
         if self.box.value.history != "none":
             return 0
-        plain, pages, prefix = self.pool.plain, self.pages, self.keys.pool_prefix
-        rows: dict[bytes, bytes | None] = {}
-        ended: dict[Endpoint, int] = {}
+        plain, pages = self.pool.plain, self.pages
+        ended: dict[Page, int] = {}
+        count = 0
         for sequence in sequences:
             page = plain.get(sequence)
             if page is None or page.receiver is not receiver:
                 break
-            del plain[sequence], page.plain[sequence]
-            if not page.plain and not page.deliveries:
+            del plain[sequence]
+            ended[page] = ended.get(page, 0) + 1
+            count += 1
+        if not count:
+            return 0
+        self.rows.write_all(dict.fromkeys(self.keys.pools(sequences[:count])))
+        pages.out -= count
+        self.pool_held -= count
+        self.completed += count
+        self.totals["processed"] += count
+        self.head_dirty = True
+        for page, number in ended.items():
+            page.left -= number
+            if not page.left and not page.deliveries:
                 pages.close(page)
-            rows[prefix + sequence.to_bytes(8, "big")] = None
-            endpoint = page.endpoint
-            assert endpoint is not None
-            ended[endpoint] = ended.get(endpoint, 0) + 1
-        count = len(rows)
-        if count:
-            self.rows.write_all(rows)
-            pages.out -= count
-            self.pool_held -= count
-            self.completed += count
-            self.totals["processed"] += count
-            self.head_dirty = True
-            for endpoint, credit in ended.items():
-                self.credit(endpoint, credit)
+            assert page.endpoint is not None
+            self.credit(page.endpoint, number)
         return count
 
     def release(self, delivery: Delivery) -> None:

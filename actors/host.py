@@ -40,7 +40,7 @@ from asterism.storage.keys import is_passing, number_at_end
 from asterism.storage.store import Budget, Store, StoreError
 from asterism.wire import Verb
 
-TURN_FRAMES_MAX: Final = 512  # commands of one turn
+TURN_FRAMES_MAX: Final = 128  # commands of one turn
 TURN_BYTES_MAX: Final = 8 << 20  # and of their frames together, but for the last one
 HEARTBEAT_MS: Final = 200  # to the front-end
 REOPEN_MS: Final = 1_000  # how often a store that failed is tried again

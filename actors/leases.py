@@ -18,15 +18,15 @@ from asterism.commands import Incoming
 from asterism.message import Status
 from asterism.rows import Rows
 from asterism.storage.keys import TopicKeys
-from asterism.storage.records import PageRecord, encode_page
+from asterism.storage.records import PageRecord, encode_first_page, encode_page
 
 
 class Page:
     """Deliveries that went out together."""
 
     __slots__ = ("accepted_ms", "deadline_ms", "deliveries", "endpoint", "expires_ms", "extended",
-                 "number", "plain", "receiver", "started_ms", "status", "stored",
-                 "wants_row")  # fmt: skip
+                 "first", "left", "messages", "number", "receiver", "started_ms", "status",
+                 "stored", "wants_row")  # fmt: skip
 
     def __init__(self, number: int, receiver: Receiver, status: Status, now_ms: int) -> None:
         self.number = number
@@ -35,7 +35,10 @@ class Page:
         self.started_ms = now_ms
         self.deadline_ms = 0
         self.deliveries: dict[int, Delivery] = {}
-        self.plain: dict[int, Incoming] = {}  # a part of a run, with what they have in common:
+        # Or a part of a run: from which sequence on, how many are still out, what they share.
+        self.messages: tuple[Incoming, ...] = ()
+        self.first = 0
+        self.left = 0
         self.endpoint: Endpoint | None = None
         self.accepted_ms = 0
         self.expires_ms = 0
@@ -72,17 +75,20 @@ class Pages:
         receiver: Receiver,
         endpoint: Endpoint,
         run: Run,
-        plain: dict[int, Incoming],
+        first: int,
+        messages: tuple[Incoming, ...],
         now_ms: int,
     ) -> Page:
         """A part of a run went out: it is a page by itself."""
         page = self._open_page(receiver, Status.SENT, now_ms)
         page.wants_row = True
         page.endpoint = endpoint
-        page.plain = plain
+        page.messages = messages
+        page.first = first
+        page.left = len(messages)
         page.accepted_ms = run.accepted_ms
         page.expires_ms = run.expires_ms
-        self.out += len(plain)
+        self.out += page.left
         return page
 
     def page_for(
@@ -127,7 +133,7 @@ class Pages:
         delivery.page = None
         self.out -= 1
         del page.deliveries[delivery.sequence]
-        if not page.deliveries and not page.plain:
+        if not page.deliveries and not page.left:
             self.close(page)
 
     def close(self, page: Page) -> None:
@@ -168,7 +174,7 @@ class Pages:
     def next_due_ms(self) -> int | None:
         while self._heap:
             deadline_ms, _, page = self._heap[0]
-            if (page.deliveries or page.plain) and page.deadline_ms == deadline_ms:
+            if (page.deliveries or page.left) and page.deadline_ms == deadline_ms:
                 return deadline_ms
             heappop(self._heap)
         return None
@@ -188,15 +194,20 @@ class Pages:
     def write_rows(self) -> None:
         """Writes the turn's new pages; those that are empty again never reach the disk."""
         for page in self._fresh:
-            if (page.deliveries or page.plain) and page.wants_row:
+            if (page.deliveries or page.left) and page.wants_row:
                 page.stored = True
-                entries = [(held.sequence, held.attempts) for held in page.deliveries.values()]
-                entries += [(sequence, 1) for sequence in page.plain]
-                record = PageRecord(
-                    page.status, page.receiver.number, page.started_ms, page.deadline_ms, entries
-                )
-                self._rows.put(self._keys.page(page.number), encode_page(record))
+                self._rows.put(self._keys.page(page.number), self._row(page))
         self._fresh.clear()
+
+    def _row(self, page: Page) -> bytes:
+        entries = [(held.sequence, held.attempts) for held in page.deliveries.values()]
+        record = PageRecord(
+            page.status, page.receiver.number, page.started_ms, page.deadline_ms, entries
+        )
+        if not page.left:
+            return encode_page(record)
+        # Those of a run that are finished already are recognised by their rows, which are gone.
+        return encode_first_page(record, range(page.first, page.first + len(page.messages)))
 
     def rewrite(self) -> None:
         """At the end of the turn every row names only what is still out."""
@@ -215,7 +226,7 @@ class Pages:
         for page in self._pages.values():
             for delivery in page.deliveries.values():
                 delivery.page = None
-            page.plain.clear()
+            page.left = 0
         self._heap.clear()
         self._open.clear()
         self._fresh.clear()

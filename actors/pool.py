@@ -285,7 +285,8 @@ class Pool:
         for lane in self._lanes.values():
             self.unroll(lane)
         for sequence, page in self.plain.items():
-            incoming = page.plain.pop(sequence)
+            incoming = page.messages[sequence - page.first]
+            page.left = 0
             delivery = self._unrolled(sequence, incoming, page.accepted_ms, page.expires_ms)
             delivery.waits = False
             delivery.attempts = 1

@@ -7,7 +7,7 @@ number a topic gives a message; it is never given twice under one topic name.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from asterism import checks, limits
 from asterism.errors import PeerError
@@ -513,7 +513,12 @@ def _sequence(value: object) -> None:
 
 
 def _numbers(name: str, values: object) -> None:
-    for value in checks.tuple_of(name, values, limits.BATCH_MESSAGES_MAX):
+    checked = checks.tuple_of(name, values, limits.BATCH_MESSAGES_MAX)
+    if set(map(type, checked)) == {int}:
+        numbers = cast("tuple[int, ...]", checked)
+        if min(numbers) >= 0 and max(numbers) <= limits.SEQUENCE_MAX:
+            return
+    for value in checked:
         if type(value) is not int or not 0 <= value <= limits.SEQUENCE_MAX:
             checks.whole(name, value, 0, limits.SEQUENCE_MAX)
 

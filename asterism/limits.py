@@ -34,7 +34,7 @@ TIME_MS_MAX: Final = 2**53  # any time or duration; bad_request
 SEQUENCE_MAX: Final = 2**63 - 1
 
 # --- what a topic keeps in memory -------------------------------------------------------------
-WINDOW_MAX: Final = 4_096  # waiting deliveries of one lane held in memory; the rest stay on disk
+WINDOW_MAX: Final = 16_384  # waiting deliveries of one lane held in memory; the rest stay on disk
 WINDOWS_MAX: Final = 65_536  # waiting deliveries of all lanes, and of all receivers, in memory
 WINDOW_LOW: Final = 256  # a window that falls below this is filled again
 WINDOW_RECORD_BYTES_MAX: Final = 8_192  # a larger payload is read from disk when it is sent

@@ -35,6 +35,7 @@ one receiver alone has moved has a ``w`` row of that receiver's list.
 """
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from asterism.errors import PeerError
@@ -150,6 +151,11 @@ class TopicKeys:
 
     def pool(self, sequence: int) -> bytes:
         return self._m + sequence.to_bytes(8, "big")
+
+    def pools(self, sequences: Sequence[int]) -> list[bytes]:
+        """The keys of many messages of the pool."""
+        prefix, packed = self._m, struct.pack(f">{len(sequences)}Q", *sequences)
+        return [prefix + packed[at : at + 8] for at in range(0, len(packed), 8)]
 
     def log(self, sequence: int) -> bytes:
         return self._l + sequence.to_bytes(8, "big")

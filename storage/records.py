@@ -182,6 +182,14 @@ def encode_page(record: PageRecord) -> bytes:
     return head + sequences + attempts
 
 
+def encode_first_page(record: PageRecord, sequences: range) -> bytes:
+    """The row of a page whose entries are these, each sent for the first time."""
+    assert not record.entries
+    count = len(sequences)
+    head = _PAGE.pack(record.status, record.receiver, record.started_ms, record.deadline_ms, count)
+    return b"".join((head, struct.pack(f">{count}Q", *sequences), b"\0\1" * count))
+
+
 def decode_page(row: bytes) -> PageRecord:
     try:
         status, receiver, started_ms, deadline_ms, count = _PAGE.unpack_from(row)

@@ -38,8 +38,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a finished delivery of a run gives its credit back",
         "actors/endings.py",
-        "            ended[endpoint] = ended.get(endpoint, 0) + 1\n        count = len(rows)\n",
-        "        count = len(rows)\n",
+        "            self.credit(page.endpoint, number)\n",
+        "",
         RECEIVERS,
     ),
     Planted(
@@ -241,8 +241,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "attempts are counted through a restart",
         "actors/leases.py",
-        "                self._rows.put(self._keys.page(page.number), encode_page(record))\n",
-        "                del record\n",
+        "                self._rows.put(self._keys.page(page.number), self._row(page))\n",
+        "",
         LADDER,
     ),
     Planted(
