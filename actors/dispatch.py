@@ -21,7 +21,7 @@ from asterism.storage.records import ONLY_PARKED, unpack
 
 _SENT = Status.SENT  # a member of an enumeration is slow to look up
 _new_tuple = tuple.__new__  # a named tuple's own constructor is slow, and one is made a delivery
-_as_delivered = partial(_new_tuple, Delivered)
+as_delivered = partial(_new_tuple, Delivered)
 
 
 class Dispatch(Retry):
@@ -155,7 +155,7 @@ class Dispatch(Retry):
             self.touched.append(endpoint)
         sequences = range(first, first + count)
         delivered = zip(sequences, repeat(1), *zip(*messages, strict=True), strict=False)
-        endpoint.outgoing += map(_as_delivered, delivered)
+        endpoint.outgoing += map(as_delivered, delivered)
         page = self.pages.add_run(receiver, endpoint, run, first, messages, now_ms)
         pool.plain.update(dict.fromkeys(sequences, page))
         pull = endpoint.pull

@@ -79,7 +79,7 @@ class Endings(TopicState):
             count += 1
         if not count:
             return 0
-        self.rows.write_all(dict.fromkeys(self.keys.pools(sequences[:count])))
+        self.rows.write_all(dict.fromkeys(self.keys.pool_numbers(sequences[:count])[1]))
         pages.out -= count
         self.pool_held -= count
         self.completed += count

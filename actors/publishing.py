@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from heapq import heappush
-from itertools import repeat
 
 from asterism import limits
 from asterism.actors.delivery import MEMORY_KIND, POOL_KIND, Delivery, Message, kind_of
-from asterism.actors.dispatch import Dispatch
 from asterism.actors.endings import DROPPED, digest_of
+from asterism.actors.passing import Passing
 from asterism.actors.pool import Lane
 from asterism.actors.producers import Producer, Result
 from asterism.actors.runs import Run
@@ -35,11 +34,11 @@ from asterism.storage.records import (
     PLACED,
     encode_fields,
     plain_begin,
-    plain_finish,
+    plain_rows,
 )
 
 
-class Publishing(Dispatch):
+class Publishing(Passing):
     """Accepts messages."""
 
     def on_publish(self, command: Publish, now_ms: int) -> None:
@@ -79,21 +78,26 @@ class Publishing(Dispatch):
         """
         settings = self.box.value
         expires_ms = now_ms + settings.default_ttl_ms
-        if expires_ms < self.last_expiry_ms or not _are_messages(messages):
+        columns = _columns(messages)
+        if columns is None:
             return None
-        ids, encoded, payloads = zip(*messages, strict=True)
-        if max(map(len, payloads)) > min(settings.max_payload, limits.WINDOW_RECORD_BYTES_MAX):
+        ids, headers, payloads = columns
+        longest = max(map(len, payloads))
+        passing = self.passing_header(headers)
+        if passing is not None:
+            return None if longest > settings.max_payload else self.pass_on(messages, passing)
+        if expires_ms < self.last_expiry_ms:
             return None
-        lanes = self.lanes_of_run(encoded)
+        if longest > min(settings.max_payload, limits.WINDOW_RECORD_BYTES_MAX):
+            return None
+        lanes = self.lanes_of_run(headers)
         if lanes is None:
             return None
         count, start = len(messages), self.next_sequence
         sequences = range(start, start + count)
-        keys, begin, join = self.keys.pools(sequences), plain_begin(now_ms, expires_ms), b"".join
-        finishes = map(plain_finish, map(len, encoded))
-        columns = zip(repeat(begin), keys, finishes, ids, encoded, payloads, strict=False)
-        at = len(self.keys.pool_prefix)  # behind it a key is the sequence
-        rows = [join((b, key[at:], f, i, e, p)) for b, key, f, i, e, p in columns]
+        begin = plain_begin(now_ms, expires_ms)
+        numbers, keys = self.keys.pool_numbers(sequences)
+        rows = plain_rows(begin, numbers, ids, headers, payloads)
         self.rows.write_all(dict(zip(keys, rows, strict=True)))
         self.next_sequence += count
         self.pool_held += count
@@ -104,6 +108,13 @@ class Publishing(Dispatch):
             self.pool.add_run(Run(start + at, messages[at:until], now_ms, expires_ms), lane)
             self.fed[lane] = None
         return sequences
+
+    def passing_header(self, headers: tuple[bytes, ...]) -> Header | None:
+        """The header of messages that are done once they are sent, if it is one for all."""
+        header = self._headers.get(headers[0])
+        if header is None or not header.passes or headers.count(headers[0]) < len(headers):
+            return None
+        return header
 
     def lanes_of_run(self, headers: tuple[bytes, ...]) -> list[tuple[Lane, int]] | None:
         """The lanes of messages one after another, each with where it begins; ``None`` if one of
@@ -501,14 +512,18 @@ _THREE = {3}
 _ID_BYTES = {limits.MESSAGE_ID_BYTES}
 
 
-def _are_messages(messages: tuple[Incoming, ...]) -> bool:
-    """Is each an id, a header and a payload, by type and by size?"""
+def _columns(
+    messages: tuple[Incoming, ...],
+) -> tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[bytes, ...]] | None:
+    """Ids, headers and payloads; ``None`` if one is not a message by type and size."""
     if set(map(type, messages)) != _TUPLES or set(map(len, messages)) != _THREE:
-        return False
+        return None
     ids, headers, payloads = zip(*messages, strict=True)
-    return (
+    if (
         set(map(type, ids)) == _BYTES
         and set(map(len, ids)) == _ID_BYTES
         and set(map(type, headers)) == _BYTES
         and set(map(type, payloads)) == _BYTES
-    )
+    ):
+        return ids, headers, payloads
+    return None

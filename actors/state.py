@@ -137,6 +137,7 @@ class TopicState:
         self.indexed = int(self.settings.unique)  # the payloads of live messages have their rows
         self.under_way = 0  # a blocking topic's message that went out and is not resolved; 0: none
         self.head_dirty = True
+        self.cursors_at = 0  # the sequence at which the walks of expiry are told to begin later
         self.marks_at = 0  # the sequence at which the marks in the head are raised next
 
         # Messages on their way to the dead-letter topic: the first two are in the head row.

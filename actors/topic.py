@@ -56,6 +56,7 @@ from asterism.storage.records import (
 
 PRODUCER_SWEEP_MS = 3_600_000
 FLOOR_LAG_MAX = 10_000  # an idle receiver's floor is written down once it lags by so much
+CURSOR_LAG_MAX = 1_000_000  # and where the walk of expiry begins
 
 
 class TopicActor(WorkQueue):
@@ -328,8 +329,11 @@ class TopicActor(WorkQueue):
         count = len(self.receivers.by_number)
         self.marks_at = self.next_sequence + max(FLOOR_LAG_MAX, 10 * count, len(self.pool.live))
         self.pool.raise_low_sequence(self.next_sequence)
-        self._raise_expiry_cursor("m", self.keys.pool)
-        self._raise_expiry_cursor("l", self.keys.log)
+        if self.next_sequence >= self.cursors_at:
+            # To find the oldest is to step over the remains of all that were consumed.
+            self.cursors_at = self.next_sequence + CURSOR_LAG_MAX
+            self._raise_expiry_cursor("m", self.keys.pool)
+            self._raise_expiry_cursor("l", self.keys.log)
         for receiver in self.receivers.by_name.values():
             if receiver.durable and self.next_sequence - receiver.floor > FLOOR_LAG_MAX:
                 self.log.settle(receiver, self.next_sequence)

@@ -59,6 +59,7 @@ class _Fields(NamedTuple):
     receipt: bool
     encoded: bytes  # what travels and is stored
     is_plain: bool  # durable, for one receiver, with no other wish: what most messages are
+    passes: bool  # push or online, done once it is sent, with no other wish
 
 
 _TRAVEL: Final = 10  # fields that travel; what follows them is derived
@@ -99,11 +100,11 @@ class Header(_Fields):
             mode, expect, subjects, {} if attributes is None else attributes, max_receivers,
             expires_ms, priority, deliver_ms, ordering_key, receipt,
         )  # fmt: skip
-        is_plain = _check(fields)
+        kinds = _check(fields)
         encoded = _encode(fields)
         if len(encoded) > limits.HEADER_BYTES_MAX:
             raise PeerError("too_large", f"the header has {len(encoded)} bytes")
-        return tuple.__new__(cls, (*fields, encoded, is_plain))
+        return tuple.__new__(cls, (*fields, encoded, *kinds))
 
     def __getnewargs__(self) -> Any:
         return tuple(self)[:_TRAVEL]
@@ -135,8 +136,8 @@ def decode_header(encoded: bytes) -> Header:
         raise PeerError("bad_request", f"expect cannot be {checks.shown(expect)}")
     rest = values[2:] if len(values) == _TRAVEL else values[2:] + _DEFAULTS[len(values) - 3 :]
     fields = (_MODES[mode], _EXPECTED[expect], *rest)
-    is_plain = _check(fields)
-    return tuple.__new__(Header, (*fields, encoded, is_plain))
+    kinds = _check(fields)
+    return tuple.__new__(Header, (*fields, encoded, *kinds))
 
 
 def _encode(fields: tuple[Any, ...]) -> bytes:
@@ -148,9 +149,10 @@ def _encode(fields: tuple[Any, ...]) -> bytes:
     return packed
 
 
-def _check(fields: tuple[Any, ...]) -> bool:
-    """Refuses fields that are wrong; of right ones, says whether they are of a plain message."""
-    mode, _, subjects, attributes, max_receivers, *wishes, receipt = fields
+def _check(fields: tuple[Any, ...]) -> tuple[bool, bool]:
+    """Refuses fields that are wrong; of right ones, says whether they are of a message that is
+    plain, and of one that passes."""
+    mode, expect, subjects, attributes, max_receivers, *wishes, receipt = fields
     checks.tuple_of("subjects", subjects, limits.SUBJECTS_MAX, "bad_subject")
     if type(subjects) is not tuple:
         raise PeerError("bad_subject", "subjects must be a tuple")
@@ -165,9 +167,10 @@ def _check(fields: tuple[Any, ...]) -> bool:
         if mode is not Mode.DURABLE:
             raise PeerError("bad_request", "max_receivers is for durable messages alone")
     if wishes == [None, None, None, None]:
-        return max_receivers == 1 and not receipt
+        passes = mode is not Mode.DURABLE and expect is Status.SENT and not receipt
+        return max_receivers == 1 and not receipt, passes
     _check_wishes(mode, max_receivers, *wishes)
-    return False
+    return False, False
 
 
 def _check_wishes(

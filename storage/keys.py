@@ -152,10 +152,11 @@ class TopicKeys:
     def pool(self, sequence: int) -> bytes:
         return self._m + sequence.to_bytes(8, "big")
 
-    def pools(self, sequences: Sequence[int]) -> list[bytes]:
-        """The keys of many messages of the pool."""
+    def pool_numbers(self, sequences: Sequence[int]) -> tuple[list[bytes], list[bytes]]:
+        """Sequences of many messages of the pool as they stand in their keys, and the keys."""
         prefix, packed = self._m, struct.pack(f">{len(sequences)}Q", *sequences)
-        return [prefix + packed[at : at + 8] for at in range(0, len(packed), 8)]
+        numbers = [packed[at : at + 8] for at in range(0, len(packed), 8)]
+        return numbers, [prefix + number for number in numbers]
 
     def log(self, sequence: int) -> bytes:
         return self._l + sequence.to_bytes(8, "big")

@@ -114,9 +114,26 @@ def plain_begin(accepted_ms: int, expires_ms: int) -> bytes:
     return _BEGIN.pack(NATURAL, 0, 0, accepted_ms, expires_ms, PRIORITY_NONE)
 
 
-def plain_finish(header_size: int) -> bytes:
-    """And from behind it up to the message's id, header and payload."""
-    return _FINISH.pack(0, header_size)
+def plain_rows(
+    begin: bytes,
+    numbers: list[bytes],
+    ids: tuple[bytes, ...],
+    headers: tuple[bytes, ...],
+    payloads: tuple[bytes, ...],
+) -> list[bytes]:
+    """The rows of such messages, by the column: most of them share a header."""
+    join = b"".join
+    if headers.count(headers[0]) == len(headers):
+        header, finish = headers[0], _FINISH.pack(0, len(headers[0]))
+        return [
+            join((begin, number, finish, message_id, header, payload))
+            for number, message_id, payload in zip(numbers, ids, payloads, strict=True)
+        ]
+    sizes = {size: _FINISH.pack(0, size) for size in set(map(len, headers))}
+    return [
+        join((begin, number, sizes[len(header)], message_id, header, payload))
+        for number, message_id, header, payload in zip(numbers, ids, headers, payloads, strict=True)
+    ]
 
 
 _NEVER_SENT: Final = bytes(4)  # natural, no flags, no attempts

@@ -23,6 +23,7 @@ SEATS: list[dict[str, Any]] = [{"name": "anna"}, {"group": "crew"}, {"group": "c
 SUBJECTS = ["a/1", "a/2", "b/1"]
 INTERESTS = [("**",), ("a/*",), ("a/1", "b/*")]
 KINDS: list[dict[str, Any]] = [{}, {}, {}, {}, {"expect": "received"}, {"priority": 1}]
+KINDS += [{"mode": "online", "expect": "sent"}, {"mode": "push", "expect": "sent"}]
 KINDS += [{"expect": "sent"}, {"max_receivers": None}, {"mode": "online"}, {"ordering_key": "k"}]
 
 
