@@ -2,7 +2,8 @@
 
 A Python snippet runs here, in a folder of its own. A shell snippet runs in the checkout, under
 ``bash -e``, with this interpreter's folder first on the path. A command that is itself the whole
-test run, or a long one, is on ``LONG``: of such a command only ``--help`` is run.
+test run, or a long one, is on ``LONG``: of such a command only ``--help`` is run. A snippet that
+needs a running broker says so behind its language (``sh broker``), and runs in ``tests/process``.
 """
 
 import os
@@ -36,27 +37,35 @@ class Snippet(NamedTuple):
     line: int
     language: str
     text: str
+    needs_broker: bool = False
 
     def __str__(self) -> str:
         return f"{self.document}:{self.line}"
 
 
-FENCE = re.compile(r"^```([\w-]*)[^\n]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```([\w-]*)([^\n]*)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 KNOWN_LANGUAGES = frozenset({"hex", "sh", "console", "python", "toml", "text", "json"})
 
 
 def snippets_in(document: str, text: str) -> list[Snippet]:
     return [
-        Snippet(document, text.count("\n", 0, found.start()) + 1, found[1], found[2])
+        Snippet(
+            document,
+            text.count("\n", 0, found.start()) + 1,
+            found[1],
+            found[3],
+            found[2].strip() == "broker",
+        )
         for found in FENCE.finditer(text)
     ]
 
 
-SNIPPETS = [
+ALL_SNIPPETS = [
     snippet
     for path in tree.documents()
     for snippet in snippets_in(tree.relative(path), path.read_text(encoding="utf-8"))
 ]
+SNIPPETS = [snippet for snippet in ALL_SNIPPETS if not snippet.needs_broker]
 
 
 def commands(snippet: Snippet) -> list[str]:
@@ -75,7 +84,7 @@ def shortened(command: str) -> str:
     return command
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=str)
+@pytest.mark.parametrize("snippet", ALL_SNIPPETS, ids=str)
 def test_a_snippet_says_what_it_is(snippet: Snippet) -> None:
     assert snippet.language in KNOWN_LANGUAGES, f"{snippet} is of no language that is checked"
 

@@ -1,0 +1,66 @@
+"""The snippets of the documents that need a broker, as they are written, in the order they stand.
+
+Each document has a broker of its own. It listens on a free port, so the address that a reader has
+by default is put in its place; ``.venv/bin/`` is where the reader's commands lie.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from asterism.testing import Broker
+from tests.tidy import tree
+from tests.tidy.test_docs import ALL_SNIPPETS, Snippet, commands
+
+pytestmark = pytest.mark.process
+DEFAULT_ADDRESS = "tcp://127.0.0.1:7700"
+SECONDS_MAX = 60
+DOCUMENTS = sorted({snippet.document for snippet in ALL_SNIPPETS if snippet.needs_broker})
+
+
+@pytest.fixture(params=DOCUMENTS)
+def document(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+def script_of(snippet: Snippet, folder: Path) -> list[str]:
+    if snippet.language == "python":
+        path = folder / f"snippet_{snippet.line}.py"
+        path.write_text(snippet.text)
+        return [sys.executable, str(path)]
+    lines = "\n".join(commands(snippet)).replace(".venv/bin/", "")
+    return ["bash", "-e", "-o", "pipefail", "-c", lines]
+
+
+def test_the_snippets_of_a_document_run(document: str, broker: Broker, tmp_path: Path) -> None:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    environment = {
+        **os.environ,
+        "PATH": path,
+        "PYTHONPATH": str(tree.ROOT),
+        "ASTERISM_DATA_DIR": str(broker.data_dir),
+    }
+    for snippet in ALL_SNIPPETS:
+        if snippet.document != document or not snippet.needs_broker:
+            continue
+        here = snippet._replace(text=snippet.text.replace(DEFAULT_ADDRESS, broker.address))
+        done = subprocess.run(
+            script_of(here, tmp_path),
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+        )
+        assert done.returncode == 0, f"{snippet}\n{snippet.text}\n{done.stdout}{done.stderr}"
