@@ -163,6 +163,7 @@ class _Child:
         self.program = program
         self.log = log
         self.process: subprocess.Popen[bytes] | None = None
+        self.killed_pid: int | None = None  # of the one that was killed last, noticed or not
         self.is_ready = False
         self.was_ready = False
         self.failures = 0  # in a row, before it was ready
@@ -432,6 +433,8 @@ class Processes:
             if child.pid is not None:
                 pids.append(child.pid)
                 child.signal(number)
+                if number == signal.SIGKILL:
+                    child.killed_pid = child.pid
         return pids
 
     def _await(
@@ -444,7 +447,8 @@ class Processes:
         """Returns when these are ready, in processes other than those before."""
 
         def is_there(child: _Child) -> bool:
-            return child.is_ready and child.pid != before.get(child.program.name, 0)
+            others = (before.get(child.program.name, 0), child.killed_pid)
+            return child.is_ready and child.pid not in others
 
         deadline = time.monotonic() + seconds
         with self._changed:

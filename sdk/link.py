@@ -57,6 +57,8 @@ class Link:
         self._socket = socket
         self._loop.add_reader(self._fd(), on_ready)
         self._loop.add_reader(self._monitor.fd, self._read_monitor, on_lost)
+        # Its descriptor speaks up only once somebody has looked and found nothing.
+        self._read_monitor(on_lost)
 
     def _read_monitor(self, on_lost: Callable[[], None]) -> None:
         while self._monitor is not None and self._monitor.get(zmq.EVENTS) & zmq.POLLIN:

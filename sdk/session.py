@@ -306,6 +306,9 @@ class Session:
         self._table[number] = asked
         self._asked += 1
         if self._state == _READY:
+            # What was reported or published before it goes before it.
+            self._flush_producers(self._ticked_ms)
+            self._flush_subscriptions(self._ticked_ms)
             self._out.append(asked.frames())
         return number
 
