@@ -6,11 +6,18 @@ a store and sync it, and only then send what came of it. Nothing is confirmed be
 A store that fails (a full disk, a folder that cannot be written) takes its topics with it, and
 nothing else: what the turn had decided is forgotten, everybody who asked is told to come again, and
 the store is opened anew as soon as that works; the ordinary start is the recovery.
+
+A topic that is ``dedicated`` has a store and a process of its own, which is a worker for that topic
+alone: a child of the worker whose topic it would be. When the setting changes, the store is closed,
+the topic is moved, and the store is opened again, as after a restart.
 """
 
 import logging
 import os
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +29,7 @@ from asterism import limits, wire
 from asterism.actors.asking_host import AskedMatcher, Asking
 from asterism.actors.shard import Shard, forward_answer
 from asterism.actors.topic import TopicActor
-from asterism.config import Config
+from asterism.config import Config, ConfigError
 from asterism.effects import Accepted, Forward, Refusal, Refuse
 from asterism.errors import PeerError
 from asterism.process_host import (
@@ -37,6 +44,14 @@ from asterism.process_host import (
 )
 from asterism.router.placement import store_of, stores_of
 from asterism.storage.keys import is_passing, number_at_end
+from asterism.storage.moving import (
+    Dedicated,
+    dedicated_in,
+    move_back,
+    move_out,
+    topics_in,
+    wants_own_store,
+)
 from asterism.storage.store import Budget, Store, StoreError
 from asterism.wire import Verb
 
@@ -44,9 +59,12 @@ TURN_FRAMES_MAX: Final = 128  # commands of one turn
 TURN_BYTES_MAX: Final = 8 << 20  # and of their frames together, but for the last one
 HEARTBEAT_MS: Final = 200  # to the front-end
 REOPEN_MS: Final = 1_000  # how often a store that failed is tried again
+ELSEWHERE_MS: Final = 50  # the hint of busy while a topic is being moved
+CHILD_END_S: Final = 10  # how long the process of a dedicated topic may take to end
+LEFT_CODE: Final = 3  # how such a process ends when its topic is dedicated no longer
 SEND_MS_MAX: Final = 10_000  # a front-end that takes nothing for so long is taken for gone
 PIPE_MAX: Final = 1_000  # messages ZeroMQ holds each way
-DETAIL_MAX: Final = 300  # characters of a store's failure that a client is told
+DETAIL_MAX: Final = 120  # characters of a store's failure that a client is told
 log = logging.getLogger("asterism.worker")
 
 
@@ -54,16 +72,19 @@ class HostedShard(Shard):
     """The topics of one store of several."""
 
     def __init__(
-        self, store: Store, config: Config, number: int, count: int, asking: Asking
+        self,
+        store: Store,
+        config: Config,
+        asking: Asking,
+        owns: Callable[[str], bool],
     ) -> None:
-        self._number = number
-        self._count = count
+        self._owns = owns
         self._asking = asking
         self.matchers: dict[str, AskedMatcher] = {}
         super().__init__(store, config.topic, config.auto_create)
 
     def owns(self, topic: str) -> bool:
-        return store_of(topic, self._count) == self._number
+        return self._owns(topic)
 
     def matcher_for(self, topic: str) -> AskedMatcher:
         matcher = self.matchers[topic] = AskedMatcher(topic, self._asking)
@@ -110,23 +131,46 @@ class Hosted:
         self.unsynced = False
 
 
+class Child:
+    """The process of a dedicated topic; it ends with this one."""
+
+    def __init__(self, held: Dedicated, hosted: Hosted) -> None:
+        self.held = held
+        self.hosted = hosted
+        self.start()
+
+    def start(self) -> None:
+        parent, number = str(os.getpid()), str(self.held.number)
+        command = ["asterism.attached", parent, "asterism.actors", "--dedicated", number]
+        self.process = subprocess.Popen([sys.executable, "-m", *command])
+
+
 class Worker:
     """Runs the topics of some stores."""
 
-    def __init__(self, config: Config, number: int) -> None:
+    def __init__(self, config: Config, number: int, dedicated: Dedicated | None = None) -> None:
         self._config = config
         self._number = number
+        self._dedicated = dedicated
         self._clock = Clock()
         self._now_ms = self._started_ms = self._clock.now_ms()
         self._count = store_count(config)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._asking = Asking(config, self._context)
         self._budget = Budget()
-        folder = Path(config.data_dir).absolute() / "stores"
-        self._hosted = {
-            store: Hosted(store, folder / f"{store:04}")
-            for store in stores_of(number, config.workers, self._count)
-        }
+        home = Path(config.data_dir).absolute()
+        if dedicated is None:
+            self._hosted = {
+                store: Hosted(store, home / "stores" / f"{store:04}")
+                for store in stores_of(number, config.workers, self._count)
+            }
+        else:
+            self._count = 1
+            self._hosted = {0: Hosted(0, dedicated.store)}
+        self._dedicated_home = home / "dedicated"
+        self._children: dict[str, Child] = {}  # topic -> its process
+        self._moving: dict[Hosted, None] = {}  # stores of which a topic is to be moved
+        self._leaving = False  # the topic of this process is dedicated no longer
         self._stores: dict[bytes, Hosted] = {}  # topic -> its store, a cache
         self._nodes: dict[bytes, set[bytes]] = {}  # session -> its nodes that hold something
         self._forwards: dict[int, tuple[str, int]] = {}  # request -> topic, its number there
@@ -140,7 +184,7 @@ class Worker:
 
     def _connect(self) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
-        socket.identity = b"w%d" % self._number
+        socket.identity = (b"w%d" if self._dedicated is None else b"d%d") % self._number
         socket.sndhwm = socket.rcvhwm = PIPE_MAX
         socket.linger = 1_000
         socket.connect(socket_address(self._config, "workers"))
@@ -156,16 +200,23 @@ class Worker:
         poller.register(stopping.wakeup, zmq.POLLIN)
         settle_memory()
         self._beat()
-        say_ready(self._config, f"worker-{self._number}", started_ms=self._started_ms)
+        kind = "worker" if self._dedicated is None else "dedicated"
+        say_ready(self._config, f"{kind}-{self._number}", started_ms=self._started_ms)
         log.info("is ready %s", fields_of(stores=len(self._hosted)))
-        while not stopping.asked:
+        while not stopping.asked and not self._leaving:
             poller.poll(self._wait_ms())
             self._turn()
         # What was asked before the end is answered: nobody is left to wonder.
         self._turn()
         self._close()
 
+    @property
+    def is_left(self) -> bool:
+        """Has the topic of this process been deleted, or is it dedicated no longer?"""
+        return self._leaving
+
     def _close(self) -> None:
+        self._end_children(list(self._children.values()))
         for hosted in self._hosted.values():
             if hosted.store is not None:
                 hosted.store.close()
@@ -179,8 +230,10 @@ class Worker:
             hosted.store = Store(
                 hosted.folder, number=hosted.number, count=self._count, budget=self._budget
             )
+            if self._dedicated is None:
+                self._move_topics(hosted, hosted.store)
             hosted.shard = HostedShard(
-                hosted.store, self._config, hosted.number, self._count, self._asking
+                hosted.store, self._config, self._asking, lambda topic: self._has(topic, hosted)
             )
             hosted.shard.end_turn()
             hosted.store.commit()
@@ -191,7 +244,7 @@ class Worker:
         """A store cannot be used now; its topics are away until it is opened again."""
         log.error("a store fails: %s %s", error, fields_of(store=hosted.number))
         store, hosted.store, hosted.shard = hosted.store, None, None
-        hosted.failure = str(error)[:DETAIL_MAX]
+        hosted.failure = f"store {hosted.number} cannot be used now: {_reason(error)}"
         hosted.retry_ms = self._now_ms + REOPEN_MS
         if store is not None:
             try:
@@ -203,12 +256,82 @@ class Worker:
         self._send(told)
 
     def _reopen(self, hosted: Hosted) -> None:
+        self._stores.clear()
         self._open(hosted)
         if hosted.store is not None:
             log.info("a store is back %s", fields_of(store=hosted.number))
-            # As after a restart: endpoints of its topics are gone, and their owners must know.
+            # As after a restart: endpoints of its topics are gone, and their owners must know. All
+            # of this worker's are, so that there is one way to come back.
+            self._forget_sessions()
             self._epoch = os.urandom(8)
             self._beat()
+            self._tell_routes()
+
+    # --- topics that have a process of their own --------------------------------------------
+
+    def _has(self, topic: str, hosted: Hosted) -> bool:
+        """Is this topic one of this store?"""
+        if self._dedicated is not None:
+            return topic == self._dedicated.topic
+        return store_of(topic, self._count) == hosted.number and topic not in self._children
+
+    def _move_topics(self, hosted: Hosted, store: Store) -> None:
+        """Moves what has to be moved, while nobody has it open; starts what has its own process."""
+        default = self._config.topic.dedicated
+        for held in list(dedicated_in(self._dedicated_home)):
+            if store_of(held.topic, self._count) != hosted.number:
+                continue
+            with Store(held.store) as own:
+                stays = wants_own_store(own, held.topic, default)
+            if not stays:
+                log.info("a topic is dedicated no longer %s", fields_of(topic=held.topic))
+                move_back(store, held)
+        for topic in topics_in(store):
+            if wants_own_store(store, topic, default):
+                log.info("a topic is dedicated %s", fields_of(topic=topic))
+                move_out(store, topic, self._dedicated_home)
+        for held in dedicated_in(self._dedicated_home):
+            if store_of(held.topic, self._count) == hosted.number:
+                self._children[held.topic] = Child(held, hosted)
+
+    def _move(self, hosted: Hosted) -> None:
+        """A setting has changed: closes the store, so that opening it moves the topic."""
+        children = [child for child in self._children.values() if child.hosted is hosted]
+        self._end_children(children)
+        store, hosted.store, hosted.shard = hosted.store, None, None
+        if store is not None:
+            store.close()
+        self._reopen(hosted)
+        for child in children:
+            if child.held.topic not in self._children:
+                self._send_frames([b"", b"route", child.held.topic.encode(), b""])
+
+    def _end_children(self, children: list[Child]) -> None:
+        for child in children:
+            child.process.terminate()
+        for child in children:
+            del self._children[child.held.topic]
+            try:
+                child.process.wait(CHILD_END_S)
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+
+    def _look_after_children(self) -> None:
+        for child in list(self._children.values()):
+            code = child.process.poll()
+            if code == LEFT_CODE:
+                self._moving[child.hosted] = None
+            elif code is not None:
+                log.error(
+                    "a topic's process has ended %s", fields_of(topic=child.held.topic, code=code)
+                )
+                child.start()
+
+    def _tell_routes(self) -> None:
+        for child in self._children.values():
+            to = b"d%d" % child.held.number
+            self._send_frames([b"", b"route", child.held.topic.encode(), to])
 
     def _unusable(self, hosted: Hosted, node: bytes, request: int) -> Refuse:
         return Refuse(node, request, "busy", hosted.failure, REOPEN_MS)
@@ -235,8 +358,11 @@ class Worker:
                     self._reopen(hosted)
             else:
                 self._end_turn(hosted, hosted.shard)
+        while self._moving:
+            self._move(self._moving.popitem()[0])
         if self._now_ms >= self._next_beat_ms:
             self._beat()
+            self._look_after_children()
 
     def _drain(self) -> None:
         receive, taken = self._socket.recv_multipart, 0
@@ -323,6 +449,12 @@ class Worker:
             shard.handle(name, command, self._now_ms)
         except StoreError as error:
             self._fail(hosted, error)
+            return
+        actor = shard.topics.get(name)
+        if self._dedicated is not None:
+            self._leaving |= actor is None or not actor.settings.dedicated
+        elif actor is not None and actor.settings.dedicated:
+            self._moving[hosted] = None
 
     def _store_of(self, topic: bytes) -> Hosted:
         try:
@@ -330,8 +462,9 @@ class Worker:
         except UnicodeDecodeError:
             raise PeerError("bad_request", "a topic's name is UTF-8") from None
         hosted = self._hosted.get(store)
-        if hosted is None:
-            raise PeerError("busy", "the topic is another worker's: ask again", REOPEN_MS)
+        if hosted is None or not self._has(topic.decode(), hosted):
+            self._tell_routes()
+            raise PeerError("busy", "the topic is another worker's: ask again", ELSEWHERE_MS)
         if len(self._stores) >= limits.HEADERS_CACHED_MAX:
             self._stores.clear()
         self._stores[topic] = hosted
@@ -355,6 +488,7 @@ class Worker:
                 log.info("the front-end has come back")
                 self._forget_sessions()
             self._frontend_epoch = value
+            self._tell_routes()
 
     def _forget_sessions(self) -> None:
         """The front-end is another: every session of the one before is over."""
@@ -462,7 +596,7 @@ class Worker:
             for name, rate in actor.rates(self._now_ms).items():
                 rates[name] = rates.get(name, 0.0) + rate
         return {
-            "process": f"worker-{self._number}",
+            "process": f"{'worker' if self._dedicated is None else 'dedicated'}-{self._number}",
             "pid": os.getpid(),
             "uptime_ms": self._now_ms - self._started_ms,
             "memory_bytes": memory_bytes(),
@@ -471,6 +605,10 @@ class Worker:
             "held": sum(actor.held for actor in topics),
             "rates": rates,
             "totals": totals,
+            "dedicated": {
+                child.held.topic: {"number": child.held.number, "pid": child.process.pid}
+                for child in self._children.values()
+            },
             "stores": {
                 str(hosted.number): hosted.failure if hosted.shard is None else "open"
                 for hosted in self._hosted.values()
@@ -485,7 +623,7 @@ class Worker:
             name
             for hosted in self._hosted.values()
             if hosted.shard is not None
-            for name in hosted.shard.topics
+            for name in (*hosted.shard.topics, *self._children)
             if name > after
         )
         return {"topics": names[: limits.LIST_MAX]}
@@ -514,18 +652,30 @@ class Worker:
                 raise PeerError("busy", hosted.failure, REOPEN_MS)
             # What this turn has decided so far belongs to the snapshot.
             self._end_turn(hosted, shard)
+            number = hosted.number if self._dedicated is None else self._number
             try:
-                store.checkpoint(folder / f"store-{hosted.number:04}")
+                store.checkpoint(folder / f"store-{number:04}")
             except StoreError as error:
                 raise PeerError("internal", str(error)) from error
             stores.append(
                 {
-                    "number": hosted.number,
-                    "folder": f"store-{hosted.number:04}",
+                    "number": number,
+                    "folder": f"store-{number:04}",
                     "topics": [_topic_in_snapshot(actor) for actor in shard.topics.values()],
                 }
             )
-        return {"stores": stores, "time_ms": self._now_ms}
+        return {
+            "stores": stores,
+            "dedicated": [child.held.number for child in self._children.values()],
+            "time_ms": self._now_ms,
+        }
+
+
+def _reason(error: StoreError) -> str:
+    """Why a store fails, in a few words and with no path: a client may be anybody."""
+    why = str(error.__cause__ or error).partition(": While")[0]
+    words = [word for word in why.split() if "/" not in word]
+    return " ".join(words)[:DETAIL_MAX].rstrip(":. ") + "; the worker's log says more"
 
 
 def _topic_in_snapshot(actor: TopicActor) -> dict[str, Any]:
@@ -551,3 +701,17 @@ def run(config: Config, number: int) -> None:
     stopping = Stopping()
     Worker(config, number).run(stopping)
     log.info("has stopped")
+
+
+def run_dedicated(config: Config, number: int) -> None:
+    """Runs the worker of one topic until it is told to stop, or the topic is no longer its own."""
+    stopping = Stopping()
+    home = Path(config.data_dir).absolute() / "dedicated"
+    held = next((held for held in dedicated_in(home) if held.number == number), None)
+    if held is None:
+        raise ConfigError(f"{home} has no topic of number {number}")
+    worker = Worker(config, number, held)
+    worker.run(stopping)
+    log.info("has stopped")
+    if worker.is_left:
+        sys.exit(LEFT_CODE)

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from asterism.config import Config, ConfigError, load
+from asterism.config import CONFIG_VARIABLE, Config, ConfigError, load
 
 SOCKET_PATH_MAX = 100  # bytes; the system allows 107
 STORES_FILE = "stores.json"
@@ -63,12 +63,16 @@ def begin_logging(process: str, level: str) -> None:
 
 
 def run_process(
-    process: str, run: Callable[[Config, argparse.Namespace], None], parser: argparse.ArgumentParser
+    name_of: Callable[[argparse.Namespace], str],
+    run: Callable[[Config, argparse.Namespace], None],
+    parser: argparse.ArgumentParser,
 ) -> None:
     """Reads the configuration, sets up the log, and runs; what ends it decides the exit code."""
     parser.add_argument("--config", metavar="FILE", help="the configuration, a TOML file")
     options = parser.parse_args()
-    name = process.format(**vars(options))
+    name = name_of(options)
+    if options.config:
+        os.environ[CONFIG_VARIABLE] = os.path.abspath(options.config)  # for those it starts
     try:
         config = load(options.config, os.environ)
     except ConfigError as error:

@@ -50,7 +50,8 @@ NUMBER: Final = struct.Struct(">I")
 SESSION_BYTES: Final = 13
 NODE_BYTES: Final = SESSION_BYTES + NUMBER.size
 ANY_WORKER: Final = 0xFFFF  # in a head: of no worker, but of the front-end itself
-# A topic frame that begins with this byte, which no name has, names a process: ``\0w3``, ``\0i``.
+# A topic frame that begins with this byte, which no name has, names a process: ``\0w3``, ``\0i``,
+# ``\0d32768`` (of a dedicated topic).
 PROCESS: Final = b"\0"
 
 
@@ -172,6 +173,11 @@ def worker_of_session(session: bytes) -> bytes:
 def worker_topic(number: int) -> bytes:
     """The topic frame of what is asked of a worker itself."""
     return PROCESS + b"w%d" % number
+
+
+def dedicated_topic(number: int) -> bytes:
+    """The topic frame of what is asked of the process of a dedicated topic."""
+    return PROCESS + b"d%d" % number
 
 
 # --- commands ---------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from asterism.router import host
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m asterism.router", description=__doc__)
-    run_process("frontend", lambda config, _: host.run(config), parser)
+    run_process(lambda _: "frontend", lambda config, _: host.run(config), parser)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ on it refuses (``busy``) or keeps in a bounded outbox. Between it and a worker g
 frames (session, head, topic, body), a few of their own with an empty session:
 
     worker -> front-end   "", "ready", epoch       at its start, and as its heartbeat
+    worker -> front-end   "", "route", topic, to   a topic of its has a process of its own, or none
     front-end -> worker   "", "epoch", epoch       the answer: who this front-end is
     front-end -> worker   "", "ended", session     a session is over
     front-end -> worker   "", "detach", node       one node of a session is over
@@ -67,6 +68,7 @@ class FrontEnd:
         epoch = os.urandom(8)
         self._sessions = Sessions(epoch, config.heartbeat_ms, config.workers, __version__)
         self._routes: dict[bytes, bytes] = {}
+        self._dedicated: dict[bytes, bytes] = {}  # topic -> its process; told by the workers
         self._worker_epochs: dict[bytes, bytes] = {}
         self._worker_outboxes: dict[bytes, deque[list[bytes]]] = {}
         self._blocked: dict[Session, None] = {}
@@ -209,16 +211,17 @@ class FrontEnd:
             raise PeerError("bad_request", "a topic's name is UTF-8") from None
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
-        worker = self._routes[topic] = b"w%d" % worker_of(store, self._config.workers)
+        worker = self._dedicated.get(topic) or b"w%d" % worker_of(store, self._config.workers)
+        self._routes[topic] = worker
         return worker
 
     def _process(self, name: bytes) -> bytes:
         if name in (b"f", b"i"):
             return name
-        if len(name) <= 6 and name[:1] == b"w" and name[1:].isdigit():
+        if len(name) <= 6 and name[:1] in (b"w", b"d") and name[1:].isdigit():
             number = int(name[1:])
-            if number < self._config.workers:
-                return b"w%d" % number
+            if name[:1] == b"d" or number < self._config.workers:
+                return b"%c%d" % (name[0], number)
         raise PeerError("bad_request", "there is no such process")
 
     def _of_myself(
@@ -286,7 +289,7 @@ class FrontEnd:
                 return
             worker, session_id = frames[0], frames[1]
             if not session_id:
-                self._on_control(worker, frames[2], frames[3])
+                self._on_control(worker, *frames[2:])
             elif session_id.startswith(wire.OF_WORKER):
                 self._between_workers(worker, frames[1:])
             else:
@@ -295,8 +298,16 @@ class FrontEnd:
                     self._returned += 1
                     self._to_client(session, frames[2:])
 
-    def _on_control(self, worker: bytes, what: bytes, epoch: bytes) -> None:
+    def _on_control(self, worker: bytes, what: bytes, value: bytes, to: bytes = b"") -> None:
+        if what == b"route":
+            self._routes.pop(value, None)
+            before = self._dedicated.get(value)
+            self._dedicated[value] = to or worker
+            if before is not None and before != self._dedicated[value]:
+                self._say_restarted(before)  # what its clients had there is elsewhere now
+            return
         assert what == b"ready"
+        epoch = value
         before = self._worker_epochs.get(worker)
         self._worker_epochs[worker] = epoch
         self._send(self._workers, [worker, b"", b"epoch", self._sessions.epoch])
@@ -304,7 +315,7 @@ class FrontEnd:
             return
         self._worker_outboxes.pop(worker, None)
         log.info("knows a process %s", fields_of(name=worker.decode()))
-        if worker.startswith(b"w"):
+        if worker != b"i":
             self._say_restarted(worker)
 
     def _say_restarted(self, worker: bytes) -> None:

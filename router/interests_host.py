@@ -167,7 +167,7 @@ def run(config: Config) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m asterism.router.interests_host")
-    run_process("interests", lambda config, _: run(config), parser)
+    run_process(lambda _: "interests", lambda config, _: run(config), parser)
 
 
 if __name__ == "__main__":

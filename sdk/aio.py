@@ -30,7 +30,7 @@ from asterism.sdk.session import WINDOW_BYTES, WINDOW_MESSAGES
 from asterism.sdk.tickets import ClosedError, Outcome
 from asterism.settings import Backoff, DropOld, RejectNew
 from asterism.subjects import split_interest
-from asterism.wire import Verb, worker_topic
+from asterism.wire import Verb, dedicated_topic, worker_topic
 
 STATUS_TIMEOUT: Final = 5.0
 CREDIT: Final = 256
@@ -663,10 +663,17 @@ class Node(Connection):
 
     async def snapshot(self, folder: str, *, timeout: float | None = 300) -> list[dict[str, Any]]:
         """Has every worker write checkpoints of its stores into a folder; what each says."""
-        workers = range(self._session.workers)
-        return await asyncio.gather(
-            *(self._ask(Verb.SNAPSHOT, worker_topic(n), (folder,), timeout) for n in workers)
-        )
+        workers = map(worker_topic, range(self._session.workers))
+        answers = await self._ask_all(Verb.SNAPSHOT, workers, (folder,), timeout)
+        own = [number for answer in answers for number in answer.get("dedicated", ())]
+        dedicated = map(dedicated_topic, own)
+        return answers + await self._ask_all(Verb.SNAPSHOT, dedicated, (folder,), timeout)
+
+    async def _ask_all(
+        self, verb: Verb, processes: Iterable[bytes], fields: object, timeout: float | None
+    ) -> list[dict[str, Any]]:
+        asked = (self._ask(verb, process, fields, timeout) for process in processes)
+        return list(await asyncio.gather(*asked))
 
     async def _ask_topic(
         self, verb: Verb, topic: str, fields: object, timeout: float | None

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import zmq
 
-from asterism.sdk.producing import RETRY_MS_MAX, RETRY_MS_MIN
+from asterism.sdk.producing import RETRY_MS_MIN
 from asterism.wire import Frames
 
 DRAIN_MAX: Final = 256  # messages read before others on the loop get their turn
@@ -20,6 +20,8 @@ SEND_FRAMES_MAX: Final = 1_000  # frames in the socket; what is behind them wait
 RECEIVE_FRAMES_MAX: Final = 10_000
 
 _EVENT: Final = struct.Struct("=hi")
+
+RECONNECT_MS_MAX: Final = 250  # between two tries while nobody listens: a restart takes no longer
 
 
 class Link:
@@ -48,7 +50,7 @@ class Link:
             socket.sndhwm = SEND_FRAMES_MAX
             socket.rcvhwm = RECEIVE_FRAMES_MAX
             socket.reconnect_ivl = RETRY_MS_MIN
-            socket.reconnect_ivl_max = RETRY_MS_MAX
+            socket.reconnect_ivl_max = RECONNECT_MS_MAX
             socket.connect(address)
         except zmq.ZMQError as error:
             socket.close()

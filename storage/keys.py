@@ -69,6 +69,11 @@ def topic_prefix(number: int) -> bytes:
     return b"\x01" + number.to_bytes(4, "big")
 
 
+def settings_key(number: int) -> bytes:
+    """The row of a topic's own settings."""
+    return topic_prefix(number) + b"s"
+
+
 def after(prefix: bytes) -> bytes:
     """The least key above every key that begins with ``prefix``."""
     stripped = prefix.rstrip(b"\xff")

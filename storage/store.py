@@ -519,7 +519,7 @@ class Store:
         if sequence < self._mark.sequence or not self._mark.readable:
             self._rocksdb.flush(True)  # into synced table files, which makes the claim true
             self._mark.reset(sequence)
-            _sync_folder(self.folder)
+            sync_folder(self.folder)
         row = self.get(STORE_FORMAT)
         version = FORMAT_VERSION if row is None else int(_FORMAT.unpack(row)[0])
         for step in range(version, FORMAT_VERSION):
@@ -635,7 +635,7 @@ def _make_folder(folder: Path) -> None:
     try:
         if not folder.is_dir():
             folder.mkdir(parents=True)
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
     except OSError as error:
         raise _unusable(folder, error) from error
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -644,7 +644,7 @@ def _make_folder(folder: Path) -> None:
         )
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Makes the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -1,0 +1,134 @@
+"""A dedicated topic has a process of its own; setting it so, or no longer, loses nothing."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import asterism
+from asterism.storage.moving import dedicated_in
+from asterism.testing import Broker
+
+pytestmark = pytest.mark.process
+SECONDS_MAX = 30.0
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(workers=2) as running:
+        yield running
+
+
+def wait_until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.02)
+    return found
+
+
+def process_of(node: Any, topic: str) -> int | None:
+    """The process of a dedicated topic, by what the workers say."""
+    for worker in node.status()["workers"]:
+        known = worker.get("dedicated", {}).get(topic)
+        if known:
+            return int(known["pid"])
+    return None
+
+
+def test_a_dedicated_topic_has_a_process_of_its_own(broker: Broker) -> None:
+    with asterism.connect_blocking(broker.address) as node:
+        node.create_topic("own", dedicated=True)
+        pid = wait_until(lambda: process_of(node, "own"))
+        assert pid not in [pid for pids in broker.pids().values() for pid in pids]
+        node.publish("own", b"1", max_receivers=1, receipt=False)
+        inbox = node.subscribe("own", "**", name="reader")
+        (delivery,) = inbox.batch(1, timeout=SECONDS_MAX)
+        assert delivery.payload == b"1"
+        assert "own" in node.list_topics()
+        assert node.describe("own")["settings"]["dedicated"] is True
+
+
+def test_what_waits_moves_with_its_topic_there_and_back(broker: Broker) -> None:
+    with asterism.connect_blocking(broker.address) as node:
+        sent = [b"%d" % number for number in range(300)]
+        inbox = node.subscribe("moved", "**", name="reader", credit=10)
+        node.publish_many("moved", sent[:100], max_receivers=1, receipt=False)
+        node.configure("moved", dedicated=True)
+        wait_until(lambda: process_of(node, "moved"))
+        node.publish_many("moved", sent[100:200], max_receivers=1, receipt=False)
+        got = take(inbox, 150)
+        node.configure("moved", dedicated=False)
+        wait_until(lambda: not process_of(node, "moved"))
+        node.publish_many("moved", sent[200:], max_receivers=1, receipt=False)
+        got |= take(inbox, 300 - len(got))
+        assert got == set(sent)
+        wait_until(lambda: node.describe("moved")["held"] == 0)
+        assert not folder_of(broker, "moved")
+
+
+def take(inbox: Any, count: int) -> set[bytes]:
+    """So many different payloads; some may come twice, as they were out when their topic moved."""
+    got: set[bytes] = set()
+    deadline = time.monotonic() + SECONDS_MAX
+    while len(got) < count:
+        assert time.monotonic() < deadline, f"only {len(got)} of {count} came"
+        deliveries = inbox.batch(count - len(got), timeout=1)
+        inbox.processed(deliveries)
+        got.update(delivery.payload for delivery in deliveries)
+    return got
+
+
+def folder_of(broker: Broker, topic: str) -> list[Path]:
+    home = Path(broker.data_dir) / "dedicated"
+    return [held.folder for held in dedicated_in(home) if held.topic == topic]
+
+
+@pytest.mark.parametrize("whose", ["its own", "the worker's"])
+def test_a_dedicated_topic_survives_a_kill(broker: Broker, whose: str) -> None:
+    topic = f"killed {whose}"
+    with asterism.connect_blocking(broker.address) as node:
+        node.create_topic(topic, dedicated=True)
+        pid = wait_until(lambda: process_of(node, topic))
+        node.publish_many(topic, [b"1", b"2"], max_receivers=1, receipt=False)
+        if whose == "its own":
+            os.kill(pid, signal.SIGKILL)
+        else:
+            broker.restart("worker")
+        wait_until(lambda: process_of(node, topic) not in (None, pid))
+        node.publish(topic, b"3", max_receivers=1, receipt=False)
+        inbox = node.subscribe(topic, "**", name="reader")
+        assert take(inbox, 3) == {b"1", b"2", b"3"}
+
+
+def test_a_deleted_dedicated_topic_leaves_nothing(broker: Broker) -> None:
+    with asterism.connect_blocking(broker.address) as node:
+        node.create_topic("gone", dedicated=True)
+        wait_until(lambda: process_of(node, "gone"))
+        node.delete_topic("gone")
+        wait_until(lambda: not process_of(node, "gone"))
+        wait_until(lambda: not folder_of(broker, "gone"))
+        assert "gone" not in node.list_topics()
+
+
+def test_an_asyncio_client_follows_a_topic_that_moves(broker: Broker) -> None:
+    async def scenario() -> list[bytes]:
+        async with asterism.connect(broker.address) as node:
+            inbox = await node.subscribe("followed", "**", name="reader")
+            await node.publish("followed", b"1", max_receivers=1, receipt=False)
+            await node.configure("followed", dedicated=True)
+            await node.publish("followed", b"2", max_receivers=1, receipt=False)
+            got: list[bytes] = []
+            async with asyncio.timeout(SECONDS_MAX):
+                while set(got) != {b"1", b"2"}:
+                    delivery = await inbox.receive()
+                    await delivery.processed()
+                    got.append(delivery.payload)
+            return got
+
+    assert set(asyncio.run(scenario())) == {b"1", b"2"}
