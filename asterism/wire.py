@@ -115,6 +115,8 @@ class Verb(IntEnum):
 FIRST_TOPIC_VERB: Final = Verb.PUBLISH
 FIRST_BROKER_VERB: Final = Verb.WELCOME
 
+DELIVERIES_TOGETHER_MAX: Final = 1_000  # of several commands in one message to an endpoint
+
 Frames = list[bytes]
 _Asked = Command | CreateTopic | DeleteTopic
 
@@ -271,10 +273,12 @@ class Outgoing(NamedTuple):
 
 
 def write_effects(effects: Iterable[tuple[str, Effect]], worker: int) -> Iterator[Outgoing]:
-    """The frames of effects, in order. Receipts for one node that follow one another are one."""
+    """The frames of effects, in order. Receipts for one node that follow one another are one, and
+    so are the deliveries of a turn for one endpoint, up to a number, where the first of them was:
+    a delivery may come before an answer that it came after, never the other way round."""
     receipts: list[tuple[bytes, int, str, dict[str, str]]] = []
     receipts_for: tuple[str, bytes] | None = None
-    for topic, effect in effects:
+    for topic, effect in _together(effects):
         if isinstance(effect, Resolved):
             if effect.node is None:
                 continue  # nobody is there to be told; he may ask again
@@ -290,6 +294,26 @@ def write_effects(effects: Iterable[tuple[str, Effect]], worker: int) -> Iterato
         yield _write(topic, effect, worker)
     if receipts:
         yield _receipts(receipts_for, receipts, worker)
+
+
+def _together(effects: Iterable[tuple[str, Effect]]) -> list[tuple[str, Effect]]:
+    """Effects with deliveries for one endpoint put together."""
+    joined: list[tuple[str, Effect]] = []
+    begun: dict[tuple[str, bytes, int], Deliver] = {}
+    for topic, effect in effects:
+        if isinstance(effect, Deliver):
+            key = (topic, effect.node, effect.endpoint)
+            first = begun.get(key)
+            count = 0 if first is None else len(first.deliveries) + len(effect.deliveries)
+            if first is not None and count <= DELIVERIES_TOGETHER_MAX:
+                first.deliveries.extend(effect.deliveries)
+                continue
+            effect = Deliver(effect.node, effect.endpoint, effect.receiver, [*effect.deliveries])
+            begun[key] = effect
+        elif isinstance(effect, EndpointGone):
+            begun.pop((topic, effect.node, effect.endpoint), None)
+        joined.append((topic, effect))
+    return joined
 
 
 def _receipts(

@@ -556,3 +556,38 @@ def test_settings_that_were_described_can_be_set_again() -> None:
     command = read(Verb.CONFIGURE, [body["settings"]], 6)
     assert isinstance(command, ask.Configure)
     assert TopicSettings().changed(command.changes) == broker.defaults
+
+
+def delivery(sequence: int) -> Delivered:
+    return Delivered(sequence, 1, ID, HEADER, b"")
+
+
+def test_deliveries_of_a_turn_for_one_endpoint_travel_together_where_the_first_was() -> None:
+    sent = written(
+        Deliver(NODE, 4, "billing", [delivery(1)]),
+        Reply(NODE, 5, {}),
+        Deliver(NODE, 5, "other", [delivery(2)]),
+        Deliver(NODE, 4, "billing", [delivery(3)]),
+    )
+    assert [head.verb for head, _, _ in sent] == [Verb.DELIVER, Verb.REPLY, Verb.DELIVER]
+    assert [[one[0] for one in body[2]] for head, _, body in sent if head.verb == Verb.DELIVER] == [
+        [1, 3],
+        [2],
+    ]
+
+
+def test_deliveries_do_not_travel_together_past_the_end_of_their_endpoint() -> None:
+    sent = written(
+        Deliver(NODE, 4, "billing", [delivery(1)]),
+        EndpointGone(NODE, 4, "no_such_receiver"),
+        Deliver(NODE, 4, "billing", [delivery(2)]),
+    )
+    assert [head.verb for head, _, _ in sent] == [Verb.DELIVER, Verb.GONE, Verb.DELIVER]
+
+
+def test_so_many_deliveries_and_no_more_travel_together() -> None:
+    half = wire.DELIVERIES_TOGETHER_MAX // 2
+    batches = [Deliver(NODE, 4, "billing", [delivery(number)] * half) for number in range(1, 4)]
+    sent = written(*batches)
+    assert [len(body[2]) for _, _, body in sent] == [2 * half, half]
+    assert [len(batch.deliveries) for batch in batches] == [half] * 3
