@@ -673,9 +673,11 @@ class Worker:
 
 def _reason(error: StoreError) -> str:
     """Why a store fails, in a few words and with no path: a client may be anybody."""
-    why = str(error.__cause__ or error).partition(": While")[0]
-    words = [word for word in why.split() if "/" not in word]
-    return " ".join(words)[:DETAIL_MAX].rstrip(":. ") + "; the worker's log says more"
+    cause = error.__cause__
+    why = (isinstance(cause, OSError) and cause.strerror) or str(cause or error)
+    parts = [part for part in why.split(": ") if "/" not in part and "While" not in part]
+    shown = ": ".join(dict.fromkeys(parts))
+    return f"{shown[:DETAIL_MAX].rstrip(':. ')}; the worker's log says more"
 
 
 def _topic_in_snapshot(actor: TopicActor) -> dict[str, Any]:
