@@ -313,9 +313,8 @@ class Pool:
         pushed = message.kind == MEMORY_KIND
         if lane is None:
             lane = self.lane_of(message.header, pushed)
-        if lane.runs and delivery.rank > (NONE_RANK | lane.runs[0].first):
-            self.unroll(lane)
         if pushed:
+            self._make_way(delivery, lane)
             self.live[delivery.sequence] = delivery
             lane.memory.push(delivery)
         elif delivery.rank < (self.frontier if lane.spill is None else lane.spill):
@@ -329,6 +328,7 @@ class Pool:
         if lane.spill is not None and delivery.rank >= lane.spill:
             self.live.pop(delivery.sequence, None)
             return
+        self._make_way(delivery, lane)
         self.live[delivery.sequence] = delivery
         window = lane.window
         window.push(delivery)
@@ -338,6 +338,11 @@ class Pool:
                 lane.spill = cut[0].rank
             for dropped in cut:
                 del self.live[dropped.sequence]
+
+    def _make_way(self, delivery: Delivery, lane: Lane) -> None:
+        """What waits outside a lane's runs waits before them: see ``runs.py``."""
+        if lane.runs and delivery.rank > (NONE_RANK | lane.runs[0].first):
+            self.unroll(lane)
 
     def best_for(self, receiver: Receiver) -> tuple[Lane, Delivery] | None:
         """The delivery of least rank that this receiver may take, walking the rows if it must."""

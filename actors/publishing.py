@@ -13,7 +13,7 @@ from asterism.actors.runs import Run
 from asterism.commands import AwaitReceipts, Incoming, Publish
 from asterism.effects import Accepted, Refusal, Reply
 from asterism.errors import PeerError
-from asterism.message import NEVER_MS, Header, Mode, Status
+from asterism.message import NEVER_MS, Header, Mode
 from asterism.settings import DropOld
 from asterism.storage.keys import (
     COMMON,
@@ -85,7 +85,8 @@ class Publishing(Passing):
         longest = max(map(len, payloads))
         passing = self.passing_header(headers)
         if passing is not None:
-            return None if longest > settings.max_payload else self.pass_on(messages, passing)
+            fits = longest <= settings.max_payload
+            return self.pass_on(messages, passing, now_ms) if fits else None
         if expires_ms < self.last_expiry_ms:
             return None
         if longest > min(settings.max_payload, limits.WINDOW_RECORD_BYTES_MAX):
@@ -380,19 +381,6 @@ class Publishing(Passing):
             self.queue_copy(delivery, now_ms)
         if not copies:
             self.end_online(message, now_ms)
-
-    def queue_copy(self, delivery: Delivery, now_ms: int) -> None:
-        receiver = delivery.receiver
-        assert receiver is not None
-        receiver.copies_count += 1
-        receiver.copies.push(delivery)
-        if receiver.credit:
-            self.hungry[receiver] = None
-        elif len(receiver.copies) > limits.ONLINE_COPIES_MAX:
-            oldest = receiver.copies.head()
-            assert oldest is not None
-            receiver.copies.pop()
-            self.end_copy(oldest, Status.UNREACHABLE, now_ms)
 
     # --- overflow ---------------------------------------------------------------------------
 

@@ -204,6 +204,13 @@ PLANTED: tuple[Planted, ...] = (
         f"{MESSAGES} {RECEIVERS}",
     ),
     Planted(
+        "what comes later waits behind a run",
+        "actors/pool.py",
+        "            return\n        self._make_way(delivery, lane)\n",
+        "            return\n",
+        MESSAGES,
+    ),
+    Planted(
         "a durable group keeps what an absent member wants",
         "actors/subscribing.py",
         "        kept = receiver.interests if joins else ()\n",

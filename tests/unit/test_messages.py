@@ -813,6 +813,29 @@ def test_a_key_set_aside_is_found_by_whoever_wants_it_later() -> None:
 # --- order ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("later", [{"expect": "sent"}, {"mode": "push"}, {"receipt": True}])
+def test_what_comes_later_and_is_handled_otherwise_comes_later(later: Kind) -> None:
+    broker = CoreBroker()
+    broker.subscribe(credit=0)
+    broker.publish_many([b"1", b"2"])
+    broker.publish(b"3", **later)
+    broker.publish_many([b"4"])
+    broker.grant(9)
+    assert broker.taken() == [b"1", b"2", b"3", b"4"]
+
+
+def test_one_that_has_no_credit_does_not_keep_an_online_message_from_others() -> None:
+    broker = CoreBroker()
+    broker.subscribe(A, name="a", credit=0)
+    broker.subscribe(B, name="b", credit=9)
+    for _ in range(2):  # the second time its header is known
+        broker.publish_many([b"1", b"2"], mode="online", expect="sent")
+    assert (broker.taken(A), broker.taken(B)) == ([], [b"1", b"2"] * 2)
+    broker.grant(9, A)
+    assert broker.taken(A) == [b"1", b"2"] * 2
+    assert broker.describe()["held"] == 0
+
+
 @across_restarts
 def test_first_attempts_are_in_acceptance_order(restarts: bool) -> None:
     broker = CoreBroker()
