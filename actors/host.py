@@ -452,6 +452,8 @@ class Worker:
             return
         actor = shard.topics.get(name)
         if self._dedicated is not None:
+            if actor is None:
+                self._dedicated.deleted.touch()  # its worker lists it no more, though we live on
             self._leaving |= actor is None or not actor.settings.dedicated
         elif actor is not None and actor.settings.dedicated:
             self._moving[hosted] = None
@@ -619,14 +621,12 @@ class Worker:
         after = fields[0] if type(fields) is tuple and fields else ""
         if type(after) is not str:
             raise PeerError("bad_request", "a list goes on after a name")
-        names = sorted(
-            name
-            for hosted in self._hosted.values()
-            if hosted.shard is not None
-            for name in (*hosted.shard.topics, *self._children)
-            if name > after
-        )
-        return {"topics": names[: limits.LIST_MAX]}
+        shards = [hosted.shard for hosted in self._hosted.values() if hosted.shard is not None]
+        names = [name for shard in shards for name in shard.topics]
+        own = [child.held for child in self._children.values()]
+        names += [held.topic for held in own if not held.deleted.exists()]
+        behind = sorted(name for name in names if name > after)
+        return {"topics": behind[: limits.LIST_MAX]}
 
     def _snapshot_folder(self, named: str) -> Path:
         """Where a snapshot goes: into a folder of its own in the data folder, and nowhere else."""
@@ -712,6 +712,7 @@ def run_dedicated(config: Config, number: int) -> None:
     held = next((held for held in dedicated_in(home) if held.number == number), None)
     if held is None:
         raise ConfigError(f"{home} has no topic of number {number}")
+    held.deleted.unlink(missing_ok=True)  # of a deletion that was not stored
     worker = Worker(config, number, held)
     worker.run(stopping)
     log.info("has stopped")

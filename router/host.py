@@ -60,8 +60,7 @@ class FrontEnd:
         self._config = config
         self._stores = store_count(config)
         self._context = zmq.Context()
-        self._clients = self._router(config.listen)
-        self._clients.maxmsgsize = FRAME_BYTES_MAX
+        self._clients = self._router(config.listen, FRAME_BYTES_MAX)
         self._workers = self._router(socket_address(config, "workers"))
         self._workers.router_handover = True
         self.address = self._clients.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -77,9 +76,10 @@ class FrontEnd:
         self._forwarded = 0
         self._returned = 0
 
-    def _router(self, address: str) -> "zmq.Socket[bytes]":
+    def _router(self, address: str, frame_bytes_max: int = -1) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.ROUTER)
         socket.router_mandatory = True
+        socket.maxmsgsize = frame_bytes_max  # holds for what is bound after it
         socket.sndhwm = socket.rcvhwm = PIPE_MAX
         socket.linger = 200
         socket.bind(address)

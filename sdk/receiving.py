@@ -87,6 +87,7 @@ class Subscription:
         self.timeouts = (sent_timeout_ms, received_timeout_ms)
         self.receiver = ""  # its name, as the broker says
         self.is_ready = False  # on the topic, on this connection
+        self.early = 0  # refusals of what came to the topic before it
         self.was_ready = False
         self.is_over = False
         self.buffer: deque[Item] = deque()

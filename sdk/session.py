@@ -68,19 +68,25 @@ HEARTBEATS_MISSED: Final = 3
 PRODUCERS_MAX: Final = 10_000  # idle ones are forgotten past it; a new one begins at 1
 WORKERS_KNOWN_MAX: Final = 100_000  # topics whose worker is remembered
 
+_OF_ENDPOINT = frozenset({Verb.SET_INTERESTS, Verb.PULL, Verb.EXTEND})
+FRAME_MARGIN_BYTES: Final = 1_024  # of a frame with one message, beyond its header and payload
+EARLY_MAX: Final = 64  # refusals of what came before its endpoint, from one return to the next
 _DOWN, _GREETING, _READY, _LEAVING, _OVER = "down", "greeting", "ready", "leaving", "over"
 
 
 class Asked:
     """A request of the client."""
 
-    __slots__ = ("body", "failures", "number", "sent", "topic", "verb")
+    __slots__ = ("body", "endpoint", "failures", "number", "topic", "verb")
 
-    def __init__(self, number: int, verb: int, topic: bytes, body: bytes) -> None:
+    def __init__(self, number: int, verb: int, topic: bytes, fields: object) -> None:
         self.number = number
         self.verb = verb
         self.topic = topic
-        self.body = body
+        self.body = pack_body(fields)
+        # Whose it is, where it is asked of an endpoint of this client: then it is the first field.
+        of_endpoint = verb in _OF_ENDPOINT and isinstance(fields, tuple)
+        self.endpoint: int | None = fields[0] if of_endpoint else None  # type: ignore[index]
         self.failures = 0
 
     def frames(self) -> Frames:
@@ -148,6 +154,7 @@ class Session:
         self._worker_of: dict[bytes, int] = {}
         self._hello = 0
         self._heartbeat_ms = WELCOME_MS
+        self._frame_bytes_max = 64 << 20  # until the broker says what it takes
         self._opened_ms = 0
         self._heard_ms = 0
         self._sent_ms = 0
@@ -302,7 +309,7 @@ class Session:
         if self._asked >= REQUESTS_MAX:
             raise PeerError("busy", f"{REQUESTS_MAX} requests are without an answer", 100)
         number = self._take_number()
-        asked = Asked(number, verb, topic, pack_body(fields))
+        asked = Asked(number, verb, topic, fields)
         self._table[number] = asked
         self._asked += 1
         if self._state == _READY:
@@ -372,6 +379,11 @@ class Session:
         if producer is None:
             producer = self._new_producer(ticket.topic)
         size = payload_bytes + MESSAGE_BYTES * len(messages)
+        if size > self._frame_bytes_max:
+            for _, header, payload in messages:
+                if len(header) + len(payload) + FRAME_MARGIN_BYTES > self._frame_bytes_max:
+                    most = self._frame_bytes_max
+                    raise PeerError("too_large", f"the broker takes {most} bytes in one frame")
         self.window.add(len(messages), size)
         producer.add(ticket, start, messages, size)
         self.unsent_messages += len(messages)
@@ -472,6 +484,7 @@ class Session:
         if type(body) is not dict or body.get("version") != VERSION:
             raise PeerError("bad_request", "a welcome without a version")
         self._heartbeat_ms = _whole(body.get("heartbeat_ms"), "heartbeat_ms", 1)
+        self._frame_bytes_max = _whole(body.get("frame_bytes_max", 64 << 20), "frame_bytes_max", 1)
         self.workers = _whole(body.get("workers"), "workers", 1)
         self._state = _READY
         self._finish_drained(events)
@@ -634,6 +647,7 @@ class Session:
         held = entry.subscription
         held.receiver = str(body.get("receiver", ""))
         held.is_ready = held.was_ready = True
+        held.early = 0
         held.failures = 0
         events.append(Subscribed(held))
         self.touch(held)
@@ -662,10 +676,26 @@ class Session:
             return  # of something that nobody waits for any more
         if isinstance(entry, Batch):
             self._on_batch_refused(entry, request, error, now_ms, events)
-        elif error.code == "busy":
+        elif error.code == "busy" or self._came_too_early(entry, error):
             self._try_later(entry, request, error, now_ms)
         else:
             self._on_entry_refused(entry, request, error, events)
+
+    def _came_too_early(self, entry: _Entry, error: PeerError) -> bool:
+        """Has the topic's worker restarted, so that the endpoint is not there yet again?
+
+        This client is about to be told so, and to subscribe again. An endpoint that is gone for
+        good was told so before, and is over.
+        """
+        held = None
+        if isinstance(entry, Report):
+            held = entry.subscription
+        elif isinstance(entry, Asked) and entry.endpoint is not None:
+            held = self._subscriptions.get(entry.endpoint)
+        if error.code != "no_such_receiver" or held is None or held.is_over:
+            return False
+        held.early += 1
+        return held.early <= EARLY_MAX
 
     def _try_later(
         self, entry: Asked | Joining | Asking | Report, request: int, error: PeerError, now_ms: int

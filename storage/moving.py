@@ -43,6 +43,11 @@ class Dedicated(NamedTuple):
     def store(self) -> Path:
         return self.folder / "store"
 
+    @property
+    def deleted(self) -> Path:
+        """A file that says that the topic was deleted, while its process ends."""
+        return self.folder / "deleted"
+
 
 def dedicated_in(home: Path) -> Iterator[Dedicated]:
     """Those in a data folder, in the order of their numbers."""

@@ -63,7 +63,7 @@ class Client:
             "heartbeat_ms": HEARTBEAT_MS,
             "workers": 2,
             "broker": "0.1.0",
-            "frame_bytes_max": 1,
+            "frame_bytes_max": 64 << 20,
         }
         return self.told(Verb.WELCOME, body, request=request)
 
