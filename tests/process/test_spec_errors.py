@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+import asterism
 from asterism import wire
 from asterism.errors import ERRORS
 from asterism.message import Mode
