@@ -34,6 +34,13 @@ class Asking:
         self._socket.connect(socket_address(config, "interests"))
         self._number = 0
         self._paused_until_ms = 0
+        self.looked_up: list[AskedMatcher] = []  # in this turn
+
+    def end_turn(self) -> None:
+        """What was looked up in this turn and not used is not kept."""
+        for matcher in self.looked_up:
+            matcher.forget_answers()
+        self.looked_up.clear()
 
     def tell(self, *message: object) -> None:
         """Says something that needs no answer; if it is lost, a question shows it."""
@@ -90,6 +97,7 @@ class AskedMatcher:
         return removed
 
     def _changed(self, added: object, removed: object) -> None:
+        self._answers.clear()  # they are of the version before
         before, self._version = self._version, self._version + 1
         self._asking.tell("change", self._topic, before, self._version, added, removed)
 
@@ -110,6 +118,7 @@ class AskedMatcher:
             if found[0] is None:  # one version for all: it is known there, or it is not
                 self._asking.tell("whole", self._topic, self._version, list(self._pairs))
                 return
+            self._asking.looked_up.append(self)
             for subjects, receivers in zip(some, found, strict=True):
                 self._answers[subjects] = frozenset(receivers)
 

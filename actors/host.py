@@ -352,6 +352,7 @@ class Worker:
         self._now_ms = self._clock.now_ms()
         self._totals["turns"] += 1
         self._drain()
+        self._asking.end_turn()
         for hosted in self._hosted.values():
             if hosted.shard is None:
                 if self._now_ms >= hosted.retry_ms:
@@ -398,8 +399,6 @@ class Worker:
             self._fail(hosted, error)
             return
         hosted.asked.clear()
-        for matcher in shard.matchers.values():
-            matcher.forget_answers()
         if effects:
             self._perform(effects)
 
