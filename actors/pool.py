@@ -36,10 +36,12 @@ from asterism.storage.keys import (
 )
 from asterism.storage.records import (
     NATURAL,
+    NEVER_SENT,
     PLACED,
+    PLAIN_BODY,
+    PLAIN_ID,
     Record,
     decode_record,
-    split_plain,
     times_of_plain,
 )
 
@@ -116,7 +118,7 @@ class Pool:
         self._keys = keys
         self._receivers = receivers
         self.header_of = header_of
-        self._returned = returned
+        self.returned = returned
         self._lanes: dict[Audience, Lane] = {}
         self._epoch = 0
         self._window_max = limits.window_of(0)
@@ -236,32 +238,36 @@ class Pool:
         lane.runs.append(run)
 
     def refill_runs(self, lane: Lane) -> bool:
-        """Reads a lane's messages from its spill on as runs, as far as they are plain; were any?"""
-        spill = lane.spill
-        if spill is None or spill < NONE_RANK or self.frontier != RANK_END:
+        """Reads on for a lane, from where it goes on on disk, as runs, as far as the messages are
+        plain; were there any?"""
+        # Where nobody has read yet, what is for others must not be passed over.
+        unseen = lane.spill is None
+        start = self.frontier if lane.spill is None else lane.spill
+        if start == RANK_END or (unseen and len(self._lanes) > 1):
+            return False
+        if not unseen and self.frontier != RANK_END:
             return False
         keys, rows = self._keys, self._rows
-        if any(True for _ in rows.scan(keys.waiting(POOL, spill), keys.waiting_end(POOL))):
+        if any(True for _ in rows.scan(keys.waiting(POOL, start), keys.waiting_end(POOL))):
             return False  # what was placed there comes between
-        first = max(self.low_sequence, spill & _POSITION)
-        read = _RunReader(self, lane)
-        budget, lane.spill = limits.SCAN_ROWS_MAX, None
-        for key, row in rows.scan(keys.pool(first), keys.range_of("m")[1]):
-            sequence = number_at_end(key)
-            if budget <= 0 or read.count >= self._window_max or not read.take(sequence, row):
-                lane.spill = NONE_RANK | sequence
+        position = start & _POSITION if start >= NONE_RANK else 0
+        read = _RunReader(self, lane, unseen)
+        budget, stopped = limits.SCAN_ROWS_MAX, RANK_END
+        first, end = keys.pool(max(self.low_sequence, position)), keys.range_of("m")[1]
+        budget = min(budget, self._window_max)
+        take, number_of = read.take, int.from_bytes
+        for key, row in rows.scan(first, end):
+            sequence = number_of(key[-8:], "big")
+            if budget <= 0 or not take(sequence, row):
+                stopped = NONE_RANK | sequence
                 break
             budget -= 1
+        if unseen:
+            self.frontier = stopped
+        else:
+            lane.spill = None if stopped == RANK_END else stopped
         lane.runs.extend(read.runs())
         return read.count > 0
-
-    def is_out_or_tried(self, sequence: int) -> bool:
-        """Is this one of the pool in somebody's hands, or was it before a restart?"""
-        return (
-            sequence in self.plain
-            or sequence in self.live
-            or self._returned(POOL, sequence) != (0, 0)
-        )
 
     def unroll(self, lane: Lane) -> None:
         """Gives every message of a lane's runs its objects."""
@@ -487,7 +493,7 @@ class Pool:
 
     def _delivery(self, rank: int, sequence: int, record: Record) -> Delivery:
         message = message_of(sequence, record, self.header_of(record.header), POOL_KIND)
-        attempts, holder = self._returned(POOL, sequence)
+        attempts, holder = self.returned(POOL, sequence)
         delivery = Delivery(message, rank, max(record.attempts, attempts))
         delivery.placed = record.state == PLACED
         delivery.holder = holder or record.holder
@@ -538,10 +544,12 @@ def message_of(sequence: int, record: Record, header: Header, kind: int) -> Mess
 class _RunReader:
     """Puts rows of plain messages together to runs again."""
 
-    def __init__(self, pool: Pool, lane: Lane) -> None:
+    def __init__(self, pool: Pool, lane: Lane, all_ours: bool) -> None:
         self._pool = pool
         self._lane = lane
-        self._last: bytes | None = None  # a header, and whether it is one of this lane
+        self._all_ours = all_ours  # stop at the first of another lane
+        self._plain, self._live, self._returned = pool.plain, pool.live, pool.returned
+        self._last = b""  # a header, and whether it is one of this lane
         self._ours = False
         self._runs: list[tuple[int, bytes, list[Incoming]]] = []
         self._next = -1
@@ -550,28 +558,39 @@ class _RunReader:
 
     def take(self, sequence: int, row: bytes) -> bool:
         """Takes a row, or passes it over; False of one that wants to be looked at by itself."""
-        if row[0] != NATURAL:
-            return True
-        found = split_plain(row)
-        if found is None or self._pool.is_out_or_tried(sequence):
+        if not row.startswith(NEVER_SENT):
+            return row[0] != NATURAL
+        body = PLAIN_BODY + (row[36] << 8 | row[37])
+        encoded = row[PLAIN_BODY:body]
+        if encoded != self._last and not self._begin(encoded):
             return False
-        common, message_id, encoded, payload = found
-        if encoded != self._last:
-            header = self._pool.header_of(encoded)
-            if not header.goes_in_runs or len(payload) > limits.WINDOW_RECORD_BYTES_MAX:
-                return False
-            self._last = encoded
-            self._ours = self._pool.lane_of(header, False) is self._lane
         if not self._ours:
-            return True
-        if len(payload) > limits.WINDOW_RECORD_BYTES_MAX:
-            return False
+            return not self._all_ours
+        payload = row[body:]
+        if (
+            len(payload) > limits.WINDOW_RECORD_BYTES_MAX
+            or sequence in self._plain
+            or sequence in self._live
+            or self._returned(POOL, sequence) != (0, 0)
+        ):
+            return False  # large, in somebody's hands, or it was before a restart
+        common = row[4:20]
         if sequence != self._next or common != self._common:
             self._common = common
-            self._runs.append((sequence, common, []))
-        self._runs[-1][2].append((message_id, encoded, payload))
+            self._messages: list[Incoming] = []
+            self._runs.append((sequence, common, self._messages))
+        self._messages.append((row[PLAIN_ID:PLAIN_BODY], self._last, payload))
         self._next = sequence + 1
         self.count += 1
+        return True
+
+    def _begin(self, encoded: bytes) -> bool:
+        """Another header: whose it is; False if it is not of a plain message."""
+        header = self._pool.header_of(encoded)
+        if not header.goes_in_runs:
+            return False
+        self._last = encoded
+        self._ours = self._pool.lane_of(header, False) is self._lane
         return True
 
     def runs(self) -> Iterator[Run]:

@@ -136,17 +136,12 @@ def plain_rows(
     ]
 
 
-_NEVER_SENT: Final = bytes(4)  # natural, no flags, no attempts
+# The row of a natural message that was never sent begins so and has its parts here; the size of
+# its header stands in the two bytes before its id.
+NEVER_SENT: Final = bytes(4)
+PLAIN_ID: Final = _FIXED.size
+PLAIN_BODY: Final = PLAIN_ID + 16
 _TIMES: Final = struct.Struct(">QQ")
-
-
-def split_plain(row: bytes) -> tuple[bytes, bytes, bytes, bytes] | None:
-    """Times, id, header and payload of a natural message that was never sent; else ``None``."""
-    if row[:4] != _NEVER_SENT or len(row) < _FIXED.size + 16:
-        return None
-    start = _FIXED.size + 16
-    body = start + (row[36] << 8 | row[37])
-    return row[4:20], row[_FIXED.size : start], row[start:body], row[body:]
 
 
 def times_of_plain(times: bytes) -> tuple[int, int]:

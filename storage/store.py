@@ -578,7 +578,7 @@ class Store:
         key = _key_before(cursor, high)
         while own_key < high or key < high:
             if key < own_key:
-                cover_end = pending.cover_end(key)
+                cover_end = pending.cover_end(key) if pending.lows else None
                 if cover_end is None:
                     yield key, cursor.value()
                     cursor.next()
