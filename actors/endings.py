@@ -54,20 +54,24 @@ class Endings(TopicState):
             ended[endpoint] = ended.get(endpoint, 0) + 1
             count += 1
         if count:
-            pages.out -= count
-            self.pool_held -= count
-            self.completed += count
-            self.totals["processed"] += count
-            self.head_dirty = True
+            self.count_processed(count)
             for endpoint, credit in ended.items():
                 self.credit(endpoint, credit)
         return count
+
+    def count_processed(self, count: int) -> None:
+        """So many of the pool were out, and are processed."""
+        self.pages.out -= count
+        self.pool_held -= count
+        self.completed += count
+        self.totals["processed"] += count
+        self.head_dirty = True
 
     def end_run(self, receiver: Receiver, sequences: tuple[int, ...]) -> int:
         """Ends what is out of runs and is processed; it stops at the first that is not."""
         if self.box.value.history != "none":
             return 0
-        plain, pages = self.pool.plain, self.pages
+        plain = self.pool.plain
         ended: dict[Page, int] = {}
         count = 0
         for sequence in sequences:
@@ -80,15 +84,11 @@ class Endings(TopicState):
         if not count:
             return 0
         self.rows.write_all(dict.fromkeys(self.keys.pool_numbers(sequences[:count])[1]))
-        pages.out -= count
-        self.pool_held -= count
-        self.completed += count
-        self.totals["processed"] += count
-        self.head_dirty = True
+        self.count_processed(count)
         for page, number in ended.items():
             page.left -= number
             if not page.left and not page.deliveries:
-                pages.close(page)
+                self.pages.close(page)
             assert page.endpoint is not None
             self.credit(page.endpoint, number)
         return count

@@ -128,7 +128,6 @@ class Pool:
         self.frontier = RANK_END
         self.low_sequence = 0
         self.unfinished = False  # a walk stopped for this turn and wants another
-        self.memory_count = 0
 
     # --- lanes ----------------------------------------------------------------------------
 
@@ -518,7 +517,6 @@ class Pool:
         self.locks = KeyLocks()
         self.frontier = RANK_END
         self.unfinished = False
-        self.memory_count = 0
 
 
 def _rank_of_delivery(delivery: Delivery) -> int:

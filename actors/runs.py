@@ -5,7 +5,7 @@ rule for them. Such messages that were accepted together stay together: they wai
 out as a part of one, and end by their number alone, with no object for each. Whatever does
 something else with one of them first *unrolls* it into a message and a delivery like any other, and
 from then on it is one. So a run is a shorter way to write down the same state, and only accepting,
-sending and finishing know it.
+sending, finishing and reading back from disk know it.
 
 I1 A run's messages are natural, were never sent, and have consecutive sequences.
 I2 In a lane, everything that waits outside its runs has a lower rank than its first run.

@@ -409,9 +409,6 @@ class Subscribing(Publishing):
             self.done(delivery, status, now_ms)
         return None
 
-    def is_interested(self, receiver: Receiver, message: Message) -> bool:
-        return receiver.number in self.receivers.audience(message.header.subjects)
-
     def has_place(self, message: Message) -> bool:
         """May one more receiver be done with this message?"""
         wanted = message.header.max_receivers

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import TracebackType
@@ -400,7 +401,7 @@ class Inbox:
 # --- the node -----------------------------------------------------------------------------------
 
 
-class Connection:
+class Connection(ABC):
     """A node without its verbs: what keeps it connected, and hands on what it is told."""
 
     def __init__(
@@ -681,6 +682,7 @@ class Connection:
         if room is not None and not room.done():
             room.set_result(None)
 
+    @abstractmethod
     async def publish(
         self,
         topic: str,
@@ -690,7 +692,6 @@ class Connection:
         **wishes: Unpack[Wishes],
     ) -> Receipt:
         """Publishes a message; the node's verb, here for the answers to requests."""
-        raise NotImplementedError
 
     # --- asking -----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -115,7 +116,7 @@ def until(seconds: float, look: Callable[[], Value], reached: Callable[[Value], 
 # --- a full disk ----------------------------------------------------------------------------------
 
 
-class Disk:
+class Disk(ABC):
     """A folder for a broker's data, on a disk that can be filled and emptied again."""
 
     complaint = ""  # what a refusal says of it
@@ -123,11 +124,11 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def fill(self, broker: Broker) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def fill(self, broker: Broker) -> None: ...
 
-    def empty(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def empty(self) -> None: ...
 
 
 class LimitedDisk(Disk):
