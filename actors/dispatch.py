@@ -472,11 +472,27 @@ class Dispatch(Retry):
     def current_receivers(self, sequence: int) -> list[int]:
         """Who may have the message under way; with ``max_receivers``, also who came meanwhile."""
         logged = self.log_message(sequence)
-        if logged is None or logged.header.max_receivers is None:
+        if logged is None:
+            return list(self.current_for)
+        if logged.header.max_receivers is None:
+            for number in list(self.current_for):
+                if not self.waits_for_current(self.receivers.by_number[number], logged):
+                    self.current_done_by(logged, number)
             return list(self.current_for)
         return [
             number for number in self.receivers.audience(logged.header.subjects) if number != WORK
         ]
+
+    def waits_for_current(self, receiver: Receiver, message: Message) -> bool:
+        """Has it the message under way, or will it? Its interests may have changed meanwhile."""
+        return message.sequence in receiver.known or self.is_interested(receiver, message)
+
+    def current_left_by(self, receiver: Receiver) -> None:
+        """A receiver ends or is moved: the message under way does not wait for it any more."""
+        if self.current is not None and receiver.number in self.current_for:
+            message = self.log_message(self.current)
+            if message is not None:
+                self.current_done_by(message, receiver.number)
 
     def own_current(self, receiver: Receiver, sequence: int) -> Delivery | None:
         """A receiver's delivery of the message under way, if it waits in its window."""

@@ -113,7 +113,6 @@ class Subscribing(Publishing):
             if delivery.waits and number not in self.receivers.audience(message.header.subjects):
                 self.leave_log(delivery, receiver)
                 self.release_receiver_key(delivery, receiver)
-                self.current_done_by(message, number)
 
     def on_create_receiver(self, command: CreateReceiver, now_ms: int) -> None:
         if command.name in self.receivers.by_name:
@@ -189,7 +188,7 @@ class Subscribing(Publishing):
             self.end_kept_for_nobody([number_at_end(key) for key, _ in moved], now_ms)
         for message in messages:
             self.free_place(message, receiver)
-            self.current_done_by(message, receiver.number)
+        self.current_left_by(receiver)
         self.unsettled.pop(receiver, None)
         self.hungry.pop(receiver, None)
         self.stalled.pop(receiver, None)
@@ -253,7 +252,7 @@ class Subscribing(Publishing):
         self.rewrite_pages()
         for message in messages:
             self.free_place(message, receiver)
-            self.current_done_by(message, receiver.number)
+        self.current_left_by(receiver)
         self.forget_waiting_rows(receiver, target, now_ms)
         receiver.done_now.clear()
         receiver.marks = set()

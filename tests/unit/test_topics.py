@@ -157,6 +157,27 @@ def test_a_receiver_that_comes_later_is_not_waited_for() -> None:
     assert broker.taken(b"a") == [b"2"]
 
 
+@pytest.mark.parametrize("leaves", ["detaches", "seeks", "narrows"])
+def test_a_receiver_that_leaves_the_message_under_way_is_not_waited_for(leaves: str) -> None:
+    """New interests make a receiver read anew: what comes back to it then is on disk alone."""
+    broker = CoreBroker(blocking=True, received_timeout_ms=1000)
+    name = "a" if leaves == "seeks" else None
+    broker.subscribe(b"a", "**", name=name, credit=1)
+    broker.publish(b"1", "x", **EVERY)
+    broker.publish(b"2", "y", **EVERY)
+    broker.set_interests("y", node=b"a")
+    assert broker.taken(b"a") == [b"1"]
+    if leaves == "detaches":
+        broker.detach(b"a")
+    elif leaves == "seeks":
+        broker.seek("a")
+    else:
+        broker.advance(60_000)
+        assert broker.taken(b"a") == [b"2"]
+    broker.subscribe(b"b", "y")
+    assert broker.taken(b"b") == ([] if leaves == "narrows" else [b"2"])
+
+
 def test_with_max_receivers_blocking_waits_until_so_many_are_done() -> None:
     broker = CoreBroker(blocking=True)
     broker.subscribe(b"a")
