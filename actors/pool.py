@@ -16,6 +16,7 @@ I4 ``plain`` holds what is out of runs (see ``runs.py``); a walk skips that too.
 from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import merge
+from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from asterism import limits
@@ -36,13 +37,13 @@ from asterism.storage.keys import (
 )
 from asterism.storage.records import (
     NATURAL,
-    NEVER_SENT,
     PLACED,
-    PLAIN_BODY,
+    PLAIN_BEGIN,
+    PLAIN_HEADER,
     PLAIN_ID,
     Record,
     decode_record,
-    times_of_plain,
+    read_plain_begin,
 )
 
 if TYPE_CHECKING:
@@ -113,12 +114,14 @@ class Pool:
         receivers: Receivers,
         header_of: Callable[[bytes], Header],
         returned: Callable[[int, int], tuple[int, int]],
+        has_returned: Callable[[int, range], bool],
     ) -> None:
         self._rows = rows
         self._keys = keys
         self._receivers = receivers
         self.header_of = header_of
-        self.returned = returned
+        self._returned = returned
+        self._has_returned = has_returned
         self._lanes: dict[Audience, Lane] = {}
         self._epoch = 0
         self._window_max = limits.window_of(0)
@@ -250,23 +253,23 @@ class Pool:
         if any(True for _ in rows.scan(keys.waiting(POOL, start), keys.waiting_end(POOL))):
             return False  # what was placed there comes between
         position = start & _POSITION if start >= NONE_RANK else 0
-        read = _RunReader(self, lane, unseen)
-        budget, stopped = limits.SCAN_ROWS_MAX, RANK_END
         first, end = keys.pool(max(self.low_sequence, position)), keys.range_of("m")[1]
-        budget = min(budget, self._window_max)
-        take, number_of = read.take, int.from_bytes
-        for key, row in rows.scan(first, end):
-            sequence = number_of(key[-8:], "big")
-            if budget <= 0 or not take(sequence, row):
-                stopped = NONE_RANK | sequence
-                break
-            budget -= 1
+        read = _RunReader(self, lane, unseen)
+        stopped = read.through(rows.scan(first, end), min(limits.SCAN_ROWS_MAX, self._window_max))
         if unseen:
             self.frontier = stopped
         else:
             lane.spill = None if stopped == RANK_END else stopped
-        lane.runs.extend(read.runs())
-        return read.count > 0
+        lane.runs.extend(read.runs)
+        return bool(read.runs)
+
+    def may_go_in_runs(self, sequences: range) -> bool:
+        """Is none of these in somebody's hands, nor was before a restart?"""
+        return (
+            self.plain.keys().isdisjoint(sequences)
+            and self.live.keys().isdisjoint(sequences)
+            and not self._has_returned(POOL, sequences)
+        )
 
     def unroll(self, lane: Lane) -> None:
         """Gives every message of a lane's runs its objects."""
@@ -492,7 +495,7 @@ class Pool:
 
     def _delivery(self, rank: int, sequence: int, record: Record) -> Delivery:
         message = message_of(sequence, record, self.header_of(record.header), POOL_KIND)
-        attempts, holder = self.returned(POOL, sequence)
+        attempts, holder = self._returned(POOL, sequence)
         delivery = Delivery(message, rank, max(record.attempts, attempts))
         delivery.placed = record.state == PLACED
         delivery.holder = holder or record.holder
@@ -540,57 +543,76 @@ def message_of(sequence: int, record: Record, header: Header, kind: int) -> Mess
 
 
 class _RunReader:
-    """Puts rows of plain messages together to runs again."""
+    """Puts rows of plain messages together to runs again, by the column, as they were written."""
 
     def __init__(self, pool: Pool, lane: Lane, all_ours: bool) -> None:
         self._pool = pool
         self._lane = lane
         self._all_ours = all_ours  # stop at the first of another lane
-        self._plain, self._live, self._returned = pool.plain, pool.live, pool.returned
-        self._last = b""  # a header, and whether it is one of this lane
-        self._ours = False
-        self._runs: list[tuple[int, bytes, list[Incoming]]] = []
-        self._next = -1
-        self._common = b""  # when the last were accepted, and when they expire
-        self.count = 0
+        self.runs: list[Run] = []
 
-    def take(self, sequence: int, row: bytes) -> bool:
-        """Takes a row, or passes it over; False of one that wants to be looked at by itself."""
-        if not row.startswith(NEVER_SENT):
-            return row[0] != NATURAL
-        body = PLAIN_BODY + (row[36] << 8 | row[37])
-        encoded = row[PLAIN_BODY:body]
-        if encoded != self._last and not self._begin(encoded):
-            return False
-        if not self._ours:
-            return not self._all_ours
-        payload = row[body:]
-        if (
-            len(payload) > limits.WINDOW_RECORD_BYTES_MAX
-            or sequence in self._plain
-            or sequence in self._live
-            or self._returned(POOL, sequence) != (0, 0)
-        ):
-            return False  # large, in somebody's hands, or it was before a restart
-        common = row[4:20]
-        if sequence != self._next or common != self._common:
-            self._common = common
-            self._messages: list[Incoming] = []
-            self._runs.append((sequence, common, self._messages))
-        self._messages.append((row[PLAIN_ID:PLAIN_BODY], self._last, payload))
-        self._next = sequence + 1
-        self.count += 1
-        return True
+    def through(self, rows: Iterator[tuple[bytes, bytes]], most: int) -> int:
+        """Reads so many rows, or up to one that wants to be looked at by itself; the rank at which
+        it stopped."""
+        read = list(islice(rows, most + 1))
+        begins = [row[:PLAIN_BEGIN] for _, row in read[:most]]
+        at = 0
+        for begin, alike in groupby(begins):
+            count = len(list(alike))
+            done = self._take(read[at : at + count], begin)
+            at += done
+            if done < count:
+                break
+        return NONE_RANK | number_at_end(read[at][0]) if at < len(read) else RANK_END
 
-    def _begin(self, encoded: bytes) -> bool:
-        """Another header: whose it is; False if it is not of a plain message."""
-        header = self._pool.header_of(encoded)
-        if not header.goes_in_runs:
-            return False
-        self._last = encoded
-        self._ours = self._pool.lane_of(header, False) is self._lane
-        return True
+    def _take(self, rows: list[tuple[bytes, bytes]], begin: bytes) -> int:
+        """Takes rows that begin alike, or passes them over; how many, up to one to be looked at by
+        itself."""
+        fields = read_plain_begin(begin)
+        if fields is None:
+            return 0 if begin[0] == NATURAL else len(rows)
+        accepted_ms, expires_ms, size = fields
+        body = PLAIN_HEADER + size
+        headers = [row[PLAIN_HEADER:body] for _, row in rows]
+        at = 0
+        for encoded, alike in groupby(headers):
+            end = at + len(list(alike))
+            header = self._pool.header_of(encoded)
+            if not header.goes_in_runs:
+                return at
+            if self._pool.lane_of(header, False) is self._lane:
+                for first, last in _stretches(rows, at, end):
+                    part = rows[at : at + last - first + 1]
+                    if not self._may_take(range(first, last + 1), part, body):
+                        return at
+                    messages = tuple(
+                        [(row[PLAIN_ID:PLAIN_HEADER], encoded, row[body:]) for _, row in part]
+                    )
+                    self.runs.append(Run(first, messages, accepted_ms, expires_ms))
+                    at += len(part)
+            elif self._all_ours:
+                return at
+            at = end
+        return at
 
-    def runs(self) -> Iterator[Run]:
-        for first, common, messages in self._runs:
-            yield Run(first, tuple(messages), *times_of_plain(common))
+    def _may_take(self, sequences: range, rows: list[tuple[bytes, bytes]], body: int) -> bool:
+        longest = max([len(row) for _, row in rows])
+        return longest - body <= limits.WINDOW_RECORD_BYTES_MAX and self._pool.may_go_in_runs(
+            sequences
+        )
+
+
+def _stretches(rows: list[tuple[bytes, bytes]], at: int, end: int) -> Iterator[tuple[int, int]]:
+    """The first and the last sequence of each stretch of rows with nothing missing between."""
+    first, last = number_at_end(rows[at][0]), number_at_end(rows[end - 1][0])
+    if last - first == end - at - 1:
+        yield first, last
+        return
+    last = first
+    for key, _ in rows[at + 1 : end]:
+        sequence = number_at_end(key)
+        if sequence != last + 1:
+            yield first, last
+            first = sequence
+        last = sequence
+    yield first, last

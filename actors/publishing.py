@@ -33,7 +33,6 @@ from asterism.storage.records import (
     ONLY_PARKED,
     PLACED,
     encode_fields,
-    plain_begin,
     plain_rows,
 )
 
@@ -96,9 +95,8 @@ class Publishing(Passing):
             return None
         count, start = len(messages), self.next_sequence
         sequences = range(start, start + count)
-        begin = plain_begin(now_ms, expires_ms)
         numbers, keys = self.keys.pool_numbers(sequences)
-        rows = plain_rows(begin, numbers, ids, headers, payloads)
+        rows = plain_rows(now_ms, expires_ms, numbers, ids, headers, payloads)
         self.rows.write_all(dict(zip(keys, rows, strict=True)))
         self.next_sequence += count
         self.pool_held += count

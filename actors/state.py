@@ -108,7 +108,9 @@ class TopicState:
         self.box = SettingsBox(defaults)
         self.receivers = Receivers(self.box, matcher)
         self.pages = Pages(rows, self.keys)
-        self.pool = Pool(rows, self.keys, self.receivers, self.header_of, self.returned)
+        self.pool = Pool(
+            rows, self.keys, self.receivers, self.header_of, self.returned, self.has_returned
+        )
         self.log = Log(rows, self.keys, self.receivers, self.header_of, self.returned)
         self.producers = Producers(rows, self.keys)
         self.outcomes = Outcomes(rows, self.keys)
@@ -224,6 +226,12 @@ class TopicState:
             return 0, 0
         attempts, holder, _ = self._returned.get((list_number, sequence), (0, 0, 0))
         return attempts, holder
+
+    def has_returned(self, list_number: int, sequences: range) -> bool:
+        """Was any of these out when the worker ended?"""
+        return bool(self._returned) and any(
+            (list_number, sequence) in self._returned for sequence in sequences
+        )
 
     def add_returned(
         self, list_number: int, sequence: int, attempts: int, holder: int, page: int

@@ -3,9 +3,12 @@
 A message's row keeps the publisher's header and payload byte for byte behind what the broker adds:
 
     state:u8 flags:u8 attempts:u16 accepted_ms:u64 expires_ms:u64
-    rank:(priority:u32 position:u64) holder:u32 header_size:u16       38 bytes
+    holder:u32 header_size:u16 rank:(priority:u32 position:u64)       38 bytes
     [producer:16 number:u64]                                          where a receipt was asked for
     id:16 header payload
+
+What comes before the position is the same in all that are accepted together and are alike, so that
+they are written and read by the batch.
 
 A page, the deliveries that went out together:
 
@@ -39,7 +42,7 @@ HAS_PRODUCER: Final = 1  # a receipt was asked for
 HAS_DUE: Final = 2  # a t row ends it, not the walk in sequence order
 ONLY_PARKED: Final = 4  # it expired, and stays for its parked deliveries alone
 
-_FIXED: Final = struct.Struct(">BBHQQIQIH")
+_FIXED: Final = struct.Struct(">BBHQQIHIQ")
 _PRODUCER: Final = struct.Struct(">16sQ")
 _PAGE: Final = struct.Struct(">BIQQI")
 _EXCEPTION: Final = struct.Struct(">BIQH")
@@ -95,65 +98,62 @@ def encode_fields(
         attempts,
         accepted_ms,
         expires_ms,
-        rank >> 64,
-        rank & _LOW_64,
         holder,
         len(header),
+        rank >> 64,
+        rank & _LOW_64,
     )
     if producer is None:
         return b"".join((fixed, message_id, header, payload))
     return b"".join((fixed, _PRODUCER.pack(producer, number), message_id, header, payload))
 
 
-_BEGIN: Final = struct.Struct(">BBHQQI")
-_FINISH: Final = struct.Struct(">IH")
-
-
-def plain_begin(accepted_ms: int, expires_ms: int) -> bytes:
-    """The row of a natural message that was never sent, up to its position, its sequence."""
-    return _BEGIN.pack(NATURAL, 0, 0, accepted_ms, expires_ms, PRIORITY_NONE)
+_BEGIN: Final = struct.Struct(">BBHQQIHI")
+PLAIN_BEGIN: Final = _BEGIN.size
+PLAIN_ID: Final = _FIXED.size
+PLAIN_HEADER: Final = PLAIN_ID + 16
 
 
 def plain_rows(
-    begin: bytes,
+    accepted_ms: int,
+    expires_ms: int,
     numbers: list[bytes],
     ids: tuple[bytes, ...],
     headers: tuple[bytes, ...],
     payloads: tuple[bytes, ...],
 ) -> list[bytes]:
-    """The rows of such messages, by the column: most of them share a header."""
+    """The rows of natural messages that were never sent, by the column; ``numbers`` are their
+    sequences. Most of them share a header."""
     join = b"".join
+    begins = {
+        size: _BEGIN.pack(NATURAL, 0, 0, accepted_ms, expires_ms, 0, size, PRIORITY_NONE)
+        for size in set(map(len, headers))
+    }
     if headers.count(headers[0]) == len(headers):
-        header, finish = headers[0], _FINISH.pack(0, len(headers[0]))
+        header, begin = headers[0], begins[len(headers[0])]
         return [
-            join((begin, number, finish, message_id, header, payload))
+            join((begin, number, message_id, header, payload))
             for number, message_id, payload in zip(numbers, ids, payloads, strict=True)
         ]
-    sizes = {size: _FINISH.pack(0, size) for size in set(map(len, headers))}
     return [
-        join((begin, number, sizes[len(header)], message_id, header, payload))
+        join((begins[len(header)], number, message_id, header, payload))
         for number, message_id, header, payload in zip(numbers, ids, headers, payloads, strict=True)
     ]
 
 
-# The row of a natural message that was never sent begins so and has its parts here; the size of
-# its header stands in the two bytes before its id.
-NEVER_SENT: Final = bytes(4)
-PLAIN_ID: Final = _FIXED.size
-PLAIN_BODY: Final = PLAIN_ID + 16
-_TIMES: Final = struct.Struct(">QQ")
-
-
-def times_of_plain(times: bytes) -> tuple[int, int]:
-    """When it was accepted, and when it expires."""
-    accepted_ms, expires_ms = _TIMES.unpack(times)
-    return accepted_ms, expires_ms
+def read_plain_begin(begin: bytes) -> tuple[int, int, int] | None:
+    """When such messages were accepted, when they expire, and the size of their header; ``None``
+    for the beginning of another row."""
+    state, flags, attempts, accepted_ms, expires_ms, holder, size, priority = _BEGIN.unpack(begin)
+    if (state, flags, attempts, holder, priority) != (NATURAL, 0, 0, 0, PRIORITY_NONE):
+        return None
+    return accepted_ms, expires_ms, size
 
 
 def decode_record(row: bytes) -> Record:
     """A message from its row; ``internal`` if the row is not one."""
     try:
-        state, flags, attempts, accepted_ms, expires_ms, priority, position, holder, size = (
+        state, flags, attempts, accepted_ms, expires_ms, holder, size, priority, position = (
             _FIXED.unpack_from(row)
         )
         start, producer, number = _FIXED.size, None, 0

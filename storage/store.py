@@ -87,6 +87,8 @@ _BLOCK_BYTES: Final = 16 * 1_024
 _METADATA_BLOCK_BYTES: Final = 4_096  # of a partitioned index or filter
 _FILTER_BITS: Final = 10  # per key: one in a hundred absent keys costs a read
 _OPEN_FILES_MAX: Final = 256
+_DELETIONS_WINDOW: Final = 131_072  # rows of a table file of which not more than so many ...
+_DELETIONS_MAX: Final = 98_304  # ... may be deletions: about 20 ms to step over
 _LOG_BYTES: Final = _MEGABYTE  # of RocksDB's own text log
 _LOGS_KEPT: Final = 3
 
@@ -575,23 +577,25 @@ class Store:
         """Rows from where the cursor is, as the pending ones make them."""
         end: tuple[bytes, bytes | None] = (high, None)
         own_key, own_value = first or end
+        read_key, read_value, step = cursor.key, cursor.value, cursor.next
         key = _key_before(cursor, high)
         while own_key < high or key < high:
-            if key < own_key:
-                cover_end = pending.cover_end(key) if pending.lows else None
-                if cover_end is None:
-                    yield key, cursor.value()
-                    cursor.next()
-                else:
-                    cursor.seek(cover_end)
-                key = _key_before(cursor, high)
-                continue
-            if key == own_key:
-                cursor.next()
-                key = _key_before(cursor, high)
-            if own_value is not None:
-                yield own_key, own_value
-            own_key, own_value = next(own, end)
+            if pending.lows and key < own_key and (cover_end := pending.cover_end(key)) is not None:
+                cursor.seek(cover_end)
+            elif key < own_key:
+                yield key, read_value()
+                step()
+                if not pending.lows:  # up to the next that is pending, as fast as it goes
+                    while (key := read_key()) is not None and key < own_key:
+                        yield key, read_value()
+                        step()
+            else:
+                if key == own_key:
+                    step()
+                if own_value is not None:
+                    yield own_key, own_value
+                own_key, own_value = next(own, end)
+            key = _key_before(cursor, high)
         self._check_cursor(cursor)
 
     def _check_cursor(self, cursor: RdictIter) -> None:
@@ -683,7 +687,7 @@ def _options(budget: Budget) -> Options:
     options.set_compression_type(DBCompressionType.lz4())
     # Consumed messages leave deletions in dense runs, over which a scan has to step: such files are
     # compacted soon, not when their level is full.
-    options.add_compact_on_deletion_collector_factory(1_024, 512, 0.5)
+    options.add_compact_on_deletion_collector_factory(_DELETIONS_WINDOW, _DELETIONS_MAX, 0.0)
     options.set_keep_log_file_num(_LOGS_KEPT)
     options.set_max_log_file_size(_LOG_BYTES)
     options.set_stats_dump_period_sec(0)
