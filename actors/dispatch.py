@@ -8,12 +8,15 @@ anything that may go now.
 from functools import partial
 from itertools import repeat
 
+from asterism import limits
 from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, POOL_KIND, Delivery, Message
 from asterism.actors.endings import EXPIRED, FAILED, OK, status_name
 from asterism.actors.pool import Lane
 from asterism.actors.queue import ONE
 from asterism.actors.receivers import Endpoint, Receiver
 from asterism.actors.retry import Retry
+from asterism.actors.runs import Run
+from asterism.commands import Incoming
 from asterism.effects import Deliver, Delivered, Reply
 from asterism.message import Status
 from asterism.storage.keys import FIRST_RANK, POOL, RANK_END, WORK
@@ -85,6 +88,8 @@ class Dispatch(Retry):
         self.fed.pop(lane, None)
 
     def pump_receiver(self, receiver: Receiver, now_ms: int) -> None:
+        if receiver.kept and self.may_send_kept(receiver):
+            self.send_kept(receiver)
         if len(receiver.lanes) == 1 and not receiver.has_own():
             (lane,) = receiver.lanes
             self.pump_only_lane(lane, receiver, now_ms)
@@ -112,6 +117,11 @@ class Dispatch(Retry):
             self.send(head, receiver, now_ms)
 
     # --- runs -------------------------------------------------------------------------------
+
+    def unroll_all(self) -> None:
+        """Gives everything that is in runs its objects."""
+        self.pool.unroll_all()
+        self.unroll_copies()
 
     def pump_runs(self, lane: Lane, now_ms: int) -> bool:
         """Sends what a lane has in runs; was anything done, so that it may be looked at again?"""
@@ -151,11 +161,14 @@ class Dispatch(Retry):
         if not run:
             lane.runs.popleft()
         receiver.spend(endpoint, count)
-        if not endpoint.outgoing:
-            self.touched.append(endpoint)
         sequences = range(first, first + count)
-        delivered = zip(sequences, repeat(1), *zip(*messages, strict=True), strict=False)
-        endpoint.outgoing += map(as_delivered, delivered)
+        self.hand(endpoint, sequences, messages)
+        if run.in_memory:
+            pool.pushed_count -= count
+            self.totals["processed"] += count
+            if endpoint.pull is not None:
+                endpoint.pull.remaining -= min(endpoint.pull.remaining, count)
+            return
         page = self.pages.add_run(receiver, endpoint, run, first, messages, now_ms)
         pool.plain.update(dict.fromkeys(sequences, page))
         pull = endpoint.pull
@@ -165,6 +178,97 @@ class Dispatch(Retry):
             for sequence in sequences[: pull.remaining]:
                 receiver.held[sequence].returns_credit = False
             pull.remaining -= min(pull.remaining, count)
+
+    # --- online copies, by the run ------------------------------------------------------------
+
+    def waits_for_nothing(self, receiver: Receiver) -> bool:
+        """Is there nothing that this receiver is owed and has not been sent?"""
+        return not receiver.has_own() and self.lanes_are_empty(receiver)
+
+    def lanes_are_empty(self, receiver: Receiver) -> bool:
+        """Does nothing of the pool wait for it?"""
+        return self.pool.frontier == RANK_END and all(
+            lane.spill is None and not lane.runs and not lane.window and not lane.memory
+            for lane in receiver.lanes
+        )
+
+    def may_send_kept(self, receiver: Receiver) -> bool:
+        """Can nothing else come before the online copies that it has in runs?"""
+        window, settings = receiver.window, self.box.value
+        return (
+            not receiver.copies_count
+            and not window.ordered
+            and not window.early
+            and receiver.horizon == RANK_END
+            and self.lanes_are_empty(receiver)
+            and settings.concurrency is None
+            and settings.history == "none"
+        )
+
+    def send_kept(self, receiver: Receiver) -> None:
+        """Sends online copies as far as there is credit."""
+        kept = receiver.kept
+        while kept and receiver.credit:
+            run = kept[0]
+            first, count = run.first, min(len(run), receiver.credit)
+            self.pass_to(receiver, range(first, first + count), run.take(count))
+            receiver.kept_count -= count
+            if not run:
+                self.let_go(kept.popleft())
+        if not kept:
+            del self.keepers[receiver]
+
+    def let_go(self, run: Run) -> None:
+        """A receiver is through with a run; its messages are over with the last who kept them."""
+        begin = run.first - run.taken
+        self.kept[begin] -= 1
+        if not self.kept[begin]:
+            del self.kept[begin]
+            self.kept_messages -= len(run.messages)
+
+    def keep(self, receiver: Receiver, run: Run, now_ms: int) -> None:
+        """Online copies wait for a receiver that has no credit; if they are too many, its oldest
+        are dropped."""
+        kept, begin = receiver.kept, run.first - run.taken
+        if begin not in self.kept:
+            self.kept_messages += len(run.messages)
+        self.kept[begin] = self.kept.get(begin, 0) + 1
+        kept.append(run)
+        self.keepers[receiver] = None
+        receiver.kept_count += len(run)
+        while (excess := len(receiver.copies) + receiver.kept_count - limits.ONLINE_COPIES_MAX) > 0:
+            oldest = receiver.copies.head()
+            if oldest is not None:
+                receiver.copies.pop()
+                self.end_copy(oldest, Status.UNREACHABLE, now_ms)
+                continue
+            dropped = min(excess, len(kept[0]))
+            kept[0].skip(dropped)
+            receiver.kept_count -= dropped
+            if not kept[0]:
+                self.let_go(kept.popleft())
+
+    def pass_to(self, receiver: Receiver, sequences: range, messages: tuple[Incoming, ...]) -> None:
+        """Sends to the endpoints of a receiver that has the credit; it is done by that."""
+        begin, count = 0, len(messages)
+        while begin < count:
+            endpoint = next(iter(receiver.ready))
+            sharing = len(receiver.ready)
+            share = count - begin if sharing == 1 else max((count - begin) // (8 * sharing), 1)
+            until = begin + min(share, endpoint.credit, count - begin)
+            self.hand(endpoint, sequences[begin:until], messages[begin:until])
+            if endpoint.pull is not None:
+                endpoint.pull.remaining -= min(endpoint.pull.remaining, until - begin)
+            receiver.spend(endpoint, until - begin)
+            begin = until
+        self.totals["processed"] += count
+
+    def hand(self, endpoint: Endpoint, sequences: range, messages: tuple[Incoming, ...]) -> None:
+        """What these messages are to an endpoint that is sent them for the first time."""
+        if not endpoint.outgoing:
+            self.touched.append(endpoint)
+        columns = zip(sequences, repeat(1), *zip(*messages, strict=True), strict=False)
+        endpoint.outgoing += map(as_delivered, columns)
 
     # --- choosing ---------------------------------------------------------------------------
 
@@ -192,6 +296,8 @@ class Dispatch(Retry):
         """The best of what is this receiver's alone: the log, and online copies."""
         if receiver.number == WORK:
             return None
+        if receiver.kept:
+            self.unroll_copies()
         logged = self.log.head(receiver)
         copied = receiver.copies.head()
         if logged is None or (copied is not None and copied.rank < logged.rank):

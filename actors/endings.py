@@ -7,10 +7,11 @@ from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, Delivery, Message
 from asterism.actors.leases import Page
 from asterism.actors.log import Places
 from asterism.actors.receivers import Endpoint, Receiver
+from asterism.actors.runs import Run
 from asterism.actors.state import TopicState
 from asterism.effects import Resolved
-from asterism.message import Status
-from asterism.storage.keys import COMMON, POOL, number_at_end, rank_of
+from asterism.message import NEVER_MS, Status
+from asterism.storage.keys import COMMON, NONE_RANK, POOL, number_at_end, rank_of
 from asterism.storage.records import HAS_PRODUCER, ONLY_PARKED, encode_record, pack, unpack
 
 OK, FAILED, EXPIRED, DROPPED = "ok", "failed", "expired", "dropped"
@@ -288,7 +289,7 @@ class Endings(TopicState):
         if delivery.message.kind == LOG_KIND:
             self.log.put_back(delivery, receiver)
         else:
-            receiver.copies.push(delivery)
+            self.wait_with_copies(delivery, receiver)
 
     def end_log(self, message: Message, verdict: str, now_ms: int) -> None:
         """A log message is over, for everybody."""
@@ -340,6 +341,47 @@ class Endings(TopicState):
         return {name: status for name, status, *_ in self.fared_of(sequence)}
 
     # --- online copies ----------------------------------------------------------------------
+
+    def wait_with_copies(self, delivery: Delivery, receiver: Receiver) -> None:
+        """A copy waits in order of its rank: what is in runs cannot come between."""
+        if receiver.kept:
+            self.unroll_copies()
+        receiver.copies.push(delivery)
+
+    def unroll_copies(self) -> None:
+        """Gives every online copy that waits in a run its objects."""
+        if not self.keepers:
+            return
+        shared: dict[int, list[tuple[Receiver, Run]]] = {}
+        for receiver in self.keepers:
+            for run in receiver.kept:
+                shared.setdefault(run.first - run.taken, []).append((receiver, run))
+            receiver.kept.clear()
+            receiver.kept_count = 0
+        self.keepers.clear()
+        self.kept.clear()
+        self.kept_messages = 0
+        for begin in sorted(shared):
+            self.unroll_shared(begin, shared[begin])
+        self.pool.memory_in_order = False
+
+    def unroll_shared(self, begin: int, waiting: list[tuple[Receiver, Run]]) -> None:
+        """Messages that several receivers wait for, each from where it is."""
+        _, whole = waiting[0]
+        least = min(run.taken for _, run in waiting)
+        for index, (message_id, encoded, payload) in enumerate(whole.messages[least:], least):
+            sequence, header = begin + index, self.header_of(encoded)
+            message = self.memory[sequence] = Message(
+                sequence, message_id, header, payload, whole.accepted_ms, NEVER_MS, MEMORY_KIND
+            )
+            assert message.copies is not None
+            for receiver, run in waiting:
+                if run.taken <= index:
+                    delivery = Delivery(message, NONE_RANK | sequence)
+                    delivery.receiver = receiver
+                    message.copies[receiver.number] = delivery
+                    receiver.copies_count += 1
+                    receiver.copies.push(delivery)
 
     def end_copy(self, delivery: Delivery, status: Status, now_ms: int) -> None:
         """One receiver's copy of an online message is final; it is not out."""

@@ -1,83 +1,86 @@
-"""Messages that pass: push and online, done once they are sent, when everybody can take them now.
+"""Messages that pass: push and online, done once they are sent.
 
-Such messages are over in the command that brings them: nothing of them is kept, so nothing need be
-made for them. Whatever does not go at once takes the ordinary way (``publishing.py``), and does
-there what this comes to.
+Most of them are over in the command that brings them, so nothing need be made for them. Those for
+which there is no credit wait as a run (``runs.py``). Whatever comes between others takes the
+ordinary way (``publishing.py``), and does there what this comes to.
 """
 
-from itertools import repeat
-
 from asterism import limits
-from asterism.actors.delivery import MEMORY_KIND, Delivery, Message
-from asterism.actors.dispatch import Dispatch, as_delivered
+from asterism.actors.delivery import Delivery
+from asterism.actors.dispatch import Dispatch
 from asterism.actors.pool import Lane
-from asterism.actors.receivers import Endpoint, Receiver
+from asterism.actors.receivers import Receiver
+from asterism.actors.runs import Run
 from asterism.commands import Incoming
 from asterism.message import NEVER_MS, Header, Mode, Status
-from asterism.storage.keys import NONE_RANK, RANK_END, WORK
+from asterism.storage.keys import WORK
 
 
 class Passing(Dispatch):
     """Sends batches of messages that want nothing but to be sent."""
 
     def pass_on(self, messages: tuple[Incoming, ...], header: Header, now_ms: int) -> range | None:
-        """Sends messages of one header; ``None``, with nothing done, if one would have to wait."""
+        """Sends messages of one header, or has them wait as a run; ``None``, with nothing done, if
+        they cannot be handled together."""
         settings = self.box.value
         if settings.concurrency is not None or settings.history != "none":
             return None
-        count = len(messages)
-        sequences = range(self.next_sequence, self.next_sequence + count)
+        if self.is_memory_full(len(messages)):
+            return None
         by_number = self.receivers.by_number
         numbers = self.receivers.audience(header.subjects)
         audience = [by_number[number] for number in numbers if number != WORK]
         wanting = [receiver for receiver in audience if receiver.endpoints]
-        # Who has no credit gets nothing now, whatever it is owed: it need not hold up the others.
-        stalled = []
+        run = Run(self.next_sequence, messages, now_ms, NEVER_MS, in_memory=True)
         if header.mode is Mode.ONLINE:
-            stalled = [receiver for receiver in wanting if not receiver.credit]
-            if len(self.memory) + count > limits.MEMORY_MESSAGES_MAX:
-                return None
-        taking = [receiver for receiver in wanting if receiver not in stalled]
-        if not all(self.waits_for_nothing(receiver) for receiver in taking):
+            passed = self.pass_to_all(wanting, run, now_ms)
+        else:
+            passed = bool(wanting) and self.pass_to_one(wanting, header, run)
+        if not passed:
             return None
-        if header.mode is Mode.ONLINE:
-            if any(receiver.credit < count for receiver in taking):
-                return None
-            for receiver in taking:
-                self.pass_to(receiver, sequences, messages)
-            if stalled:
-                self.keep_for(stalled, sequences, messages, header, now_ms)
-        elif not self.pass_by_turns(self.pool.lane_of(header, True), sequences, messages):
-            return None
-        self.next_sequence += count
+        sequences = range(self.next_sequence, self.next_sequence + len(messages))
+        self.next_sequence += len(messages)
         self.head_dirty = True
         return sequences
 
-    def keep_for(
-        self,
-        receivers: list[Receiver],
-        sequences: range,
-        messages: tuple[Incoming, ...],
-        header: Header,
-        now_ms: int,
-    ) -> None:
-        """Keeps copies of online messages for those who have no credit now."""
-        for sequence, (message_id, _, payload) in zip(sequences, messages, strict=True):
-            message = Message(sequence, message_id, header, payload, now_ms, NEVER_MS, MEMORY_KIND)
-            self.memory[sequence] = message
-            for receiver in receivers:
-                delivery = Delivery(message, NONE_RANK | sequence)
-                delivery.receiver = receiver
-                assert message.copies is not None
-                message.copies[receiver.number] = delivery
-            for delivery in list((message.copies or {}).values()):
-                self.queue_copy(delivery, now_ms)
+    def is_memory_full(self, count: int) -> bool:
+        """Would so many more push and online messages be too many?"""
+        held = len(self.memory) + self.pool.pushed_count + self.kept_messages
+        return held + count > limits.MEMORY_MESSAGES_MAX
+
+    def pass_to_all(self, receivers: list[Receiver], run: Run, now_ms: int) -> bool:
+        """A copy for each; what a receiver has no credit for waits for it."""
+        # Who has no credit gets nothing now, whatever it is owed: it need not hold up the others.
+        if not all(self.waits_for_nothing(receiver) for receiver in receivers if receiver.credit):
+            return False
+        first, messages = run.first, run.messages
+        for receiver in receivers:
+            count = min(receiver.credit, len(messages))
+            if count:
+                self.pass_to(receiver, range(first, first + count), messages[:count])
+            if count < len(messages):
+                waiting = Run(first, messages, run.accepted_ms, NEVER_MS, in_memory=True)
+                waiting.skip(count)
+                self.keep(receiver, waiting, now_ms)
+        return True
+
+    def pass_to_one(self, receivers: list[Receiver], header: Header, run: Run) -> bool:
+        """Each message for whoever takes it, at once or when there is credit."""
+        lane = self.pool.lane_of(header, True)
+        if all(self.waits_for_nothing(receiver) for receiver in receivers) and self.pass_by_turns(
+            lane, range(run.first, run.first + len(run)), run.messages
+        ):
+            return True
+        if not self.pool.add_pushed_run(run, lane):
+            return False
+        self.fed[lane] = None
+        return True
 
     def queue_copy(self, delivery: Delivery, now_ms: int) -> None:
         receiver = delivery.receiver
         assert receiver is not None
+        self.wait_with_copies(delivery, receiver)
         receiver.copies_count += 1
-        receiver.copies.push(delivery)
         if receiver.credit:
             self.hungry[receiver] = None
         elif len(receiver.copies) > limits.ONLINE_COPIES_MAX:
@@ -85,15 +88,6 @@ class Passing(Dispatch):
             assert oldest is not None
             receiver.copies.pop()
             self.end_copy(oldest, Status.UNREACHABLE, now_ms)
-
-    def waits_for_nothing(self, receiver: Receiver) -> bool:
-        """Is there nothing that this receiver is owed and has not been sent?"""
-        if receiver.has_own() or self.pool.frontier != RANK_END:
-            return False
-        return all(
-            lane.spill is None and not lane.runs and not lane.window and not lane.memory
-            for lane in receiver.lanes
-        )
 
     def pass_by_turns(self, lane: Lane, sequences: range, messages: tuple[Incoming, ...]) -> bool:
         """Sends each to one that is ready, a few at a time; False if they are too many."""
@@ -110,25 +104,3 @@ class Passing(Dispatch):
             self.pass_to(receiver, sequences[begin:until], messages[begin:until])
             begin = until
         return True
-
-    def pass_to(self, receiver: Receiver, sequences: range, messages: tuple[Incoming, ...]) -> None:
-        """Sends to the endpoints of a receiver that has the credit; it is done by that."""
-        begin, count = 0, len(messages)
-        while begin < count:
-            endpoint = next(iter(receiver.ready))
-            sharing = len(receiver.ready)
-            share = count - begin if sharing == 1 else max((count - begin) // (8 * sharing), 1)
-            until = begin + min(share, endpoint.credit, count - begin)
-            self._hand(endpoint, sequences[begin:until], messages[begin:until])
-            receiver.spend(endpoint, until - begin)
-            begin = until
-        self.totals["processed"] += count
-
-    def _hand(self, endpoint: Endpoint, sequences: range, messages: tuple[Incoming, ...]) -> None:
-        if not endpoint.outgoing:
-            self.touched.append(endpoint)
-        columns = zip(sequences, repeat(1), *zip(*messages, strict=True), strict=False)
-        endpoint.outgoing += map(as_delivered, columns)
-        pull = endpoint.pull
-        if pull is not None:
-            pull.remaining -= min(pull.remaining, len(messages))

@@ -61,7 +61,7 @@ class Lane:
         self.audience = audience
         self.window = Window()  # durable
         self.memory = Window()  # push
-        self.runs: deque[Run] = deque()  # durable ones behind those in the windows
+        self.runs: deque[Run] = deque()  # those behind all in the windows
         self.spill: int | None = None  # durable ones from this rank on are on disk only
         self.ready: dict[Receiver, None] = {}  # of the audience, those that had credit when asked
 
@@ -115,6 +115,7 @@ class Pool:
         header_of: Callable[[bytes], Header],
         returned: Callable[[int, int], tuple[int, int]],
         has_returned: Callable[[int, range], bool],
+        memory: dict[int, Message],
     ) -> None:
         self._rows = rows
         self._keys = keys
@@ -122,6 +123,9 @@ class Pool:
         self.header_of = header_of
         self._returned = returned
         self._has_returned = has_returned
+        self._memory = memory  # push and online messages that have their objects
+        self.memory_in_order = True  # False once a run was unrolled behind later ones
+        self.pushed_count = 0  # push messages in runs
         self._lanes: dict[Audience, Lane] = {}
         self._epoch = 0
         self._window_max = limits.window_of(0)
@@ -239,6 +243,14 @@ class Pool:
             run.messages = run.messages[:room]
         lane.runs.append(run)
 
+    def add_pushed_run(self, run: Run, lane: Lane) -> bool:
+        """Push messages were accepted together: they wait; False where others are between."""
+        if lane.spill is not None or self.frontier != RANK_END:
+            return False
+        lane.runs.append(run)
+        self.pushed_count += len(run)
+        return True
+
     def refill_runs(self, lane: Lane) -> bool:
         """Reads on for a lane, from where it goes on on disk, as runs, as far as the messages are
         plain; were there any?"""
@@ -275,17 +287,23 @@ class Pool:
         """Gives every message of a lane's runs its objects."""
         while lane.runs:
             run = lane.runs.popleft()
+            kind, window = (MEMORY_KIND, lane.memory) if run.in_memory else (POOL_KIND, lane.window)
             for sequence, incoming in enumerate(run.messages[run.taken :], run.first):
-                delivery = self._unrolled(sequence, incoming, run.accepted_ms, run.expires_ms)
+                delivery = self._unrolled(sequence, incoming, run.accepted_ms, run.expires_ms, kind)
                 self.live[sequence] = delivery
-                lane.window.push(delivery)
+                window.push(delivery)
+                if run.in_memory:
+                    self._memory[sequence] = delivery.message
+            if run.in_memory:
+                self.pushed_count -= len(run)
+                self.memory_in_order = False
 
     def _unrolled(
-        self, sequence: int, incoming: Incoming, accepted_ms: int, expires_ms: int
+        self, sequence: int, incoming: Incoming, accepted_ms: int, expires_ms: int, kind: int
     ) -> Delivery:
         message_id, encoded, payload = incoming
         header = self.header_of(encoded)
-        message = Message(sequence, message_id, header, payload, accepted_ms, expires_ms, POOL_KIND)
+        message = Message(sequence, message_id, header, payload, accepted_ms, expires_ms, kind)
         return Delivery(message, NONE_RANK | sequence)
 
     def unroll_all(self) -> None:
@@ -295,7 +313,9 @@ class Pool:
         for sequence, page in self.plain.items():
             incoming = page.messages[sequence - page.first]
             page.left = 0
-            delivery = self._unrolled(sequence, incoming, page.accepted_ms, page.expires_ms)
+            delivery = self._unrolled(
+                sequence, incoming, page.accepted_ms, page.expires_ms, POOL_KIND
+            )
             delivery.waits = False
             delivery.attempts = 1
             delivery.receiver = receiver = page.receiver
@@ -398,7 +418,7 @@ class Pool:
             for lane in lanes:
                 self.unroll(lane)
             heads = [head for lane in lanes if (head := lane.head(self.frontier)) is not None]
-            best = min(heads, key=_rank_of_delivery, default=None)
+            best = min(heads, key=rank_of_delivery, default=None)
             behind = [
                 lane
                 for lane in lanes
@@ -517,12 +537,13 @@ class Pool:
             self._forget_lane(lane)
         self.live.clear()
         self.plain.clear()
+        self.pushed_count = 0
         self.locks = KeyLocks()
         self.frontier = RANK_END
         self.unfinished = False
 
 
-def _rank_of_delivery(delivery: Delivery) -> int:
+def rank_of_delivery(delivery: Delivery) -> int:
     return delivery.rank
 
 

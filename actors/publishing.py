@@ -185,7 +185,7 @@ class Publishing(Passing):
             raise PeerError("bad_request", "a receipt needs a producer to address it to")
         if header.mode is Mode.DURABLE:
             return
-        if len(self.memory) >= limits.MEMORY_MESSAGES_MAX:
+        if self.is_memory_full(1):
             raise PeerError("busy", "the topic holds as many messages in memory as it may", 1_000)
         if header.mode is Mode.PUSH and (header.deliver_ms is None or header.deliver_ms <= now_ms):
             self.check_receiver(header)
@@ -421,6 +421,11 @@ class Publishing(Passing):
         return None
 
     def oldest_memory(self) -> int | None:
+        if not self.pool.memory_in_order:
+            in_order = sorted(self.memory.items())
+            self.memory.clear()
+            self.memory.update(in_order)
+            self.pool.memory_in_order = True
         for sequence, message in self.memory.items():
             copies = message.copies
             delivery = self.pool.live.get(sequence)

@@ -5,12 +5,14 @@ I2 ``ready`` holds exactly the endpoints that have credit, in the order they wil
 I3 A delivery that is out is in ``held`` of exactly one receiver, under its sequence.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from asterism import limits
 from asterism.actors.delivery import Delivery
 from asterism.actors.queue import KeyLocks, Window
+from asterism.actors.runs import Run
 from asterism.effects import Delivered
 from asterism.errors import PeerError
 from asterism.message import Status
@@ -71,6 +73,8 @@ class Receiver:
         "held",
         "horizon",
         "interests",
+        "kept",
+        "kept_count",
         "known",
         "lanes",
         "locks",
@@ -105,6 +109,8 @@ class Receiver:
         self.window = Window()  # log
         self.copies = Window()  # online
         self.copies_count = 0
+        self.kept: deque[Run] = deque()  # online copies behind all of those, by the run
+        self.kept_count = 0
         self.known: dict[int, Delivery] = {}  # log deliveries in memory: waiting, aside or out
         self.horizon = RANK_END  # log messages from here on are on disk only
         self.floor = 0  # log messages before it are done, moved or parked
@@ -126,7 +132,13 @@ class Receiver:
     def has_own(self) -> bool:
         """May there be something of the log, or an online copy, for this receiver?"""
         window = self.window
-        return bool(self.copies_count or window.ordered or window.early or self.horizon != RANK_END)
+        return bool(
+            self.copies_count
+            or self.kept
+            or window.ordered
+            or window.early
+            or self.horizon != RANK_END
+        )
 
     @property
     def online(self) -> bool:

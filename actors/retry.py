@@ -78,7 +78,7 @@ class Retry(Endings):
             self.wait_in_log(delivery, receiver, rank)
         else:
             delivery.rank = rank
-            receiver.copies.push(delivery)
+            self.wait_with_copies(delivery, receiver)
             self.hungry[receiver] = None
         self.release_receiver_key(delivery, receiver)
 

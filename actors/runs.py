@@ -1,14 +1,18 @@
-"""Runs: plain messages of the pool that are handled by the batch. Plain data; no decisions.
+"""Runs: plain messages that are handled by the batch. Plain data; no decisions.
 
-Most messages are alike: durable, for one receiver, with no wish of their own, on a topic with no
-rule for them. Such messages that were accepted together stay together: they wait as one *run*, go
-out as a part of one, and end by their number alone, with no object for each. Whatever does
-something else with one of them first *unrolls* it into a message and a delivery like any other, and
-from then on it is one. So a run is a shorter way to write down the same state, and only accepting,
-sending, finishing and reading back from disk know it.
+Most messages are alike: with no wish of their own, on a topic with no rule for them. Such messages
+that were accepted together stay together: they wait as one *run*, go out as a part of one, and end
+by their number alone, with no object for each. Whatever does something else with one of them first
+*unrolls* it into a message and a delivery like any other, and from then on it is one. So a run is a
+shorter way to write down the same state, and only accepting, sending, finishing and reading back
+from disk know it.
+
+A lane of the pool has runs of durable and of push messages, a receiver has runs of online copies
+that wait for its credit; receivers who wait for the same share the messages.
 
 I1 A run's messages are natural, were never sent, and have consecutive sequences.
-I2 In a lane, everything that waits outside its runs has a lower rank than its first run.
+I2 In a lane, and of a receiver's copies, everything that waits outside the runs has a lower rank
+   than the first run.
 """
 
 from asterism.commands import Incoming
@@ -17,16 +21,22 @@ from asterism.commands import Incoming
 class Run:
     """Messages that wait together."""
 
-    __slots__ = ("accepted_ms", "expires_ms", "first", "messages", "taken")
+    __slots__ = ("accepted_ms", "expires_ms", "first", "in_memory", "messages", "taken")
 
     def __init__(
-        self, first: int, messages: tuple[Incoming, ...], accepted_ms: int, expires_ms: int
+        self,
+        first: int,
+        messages: tuple[Incoming, ...],
+        accepted_ms: int,
+        expires_ms: int,
+        in_memory: bool = False,
     ) -> None:
         self.first = first  # the sequence of the first that was not taken
         self.messages = messages
         self.taken = 0  # how many have gone out, from the front
         self.accepted_ms = accepted_ms
         self.expires_ms = expires_ms
+        self.in_memory = in_memory  # push or online, over once they are sent; else durable
 
     def __len__(self) -> int:
         return len(self.messages) - self.taken
@@ -34,6 +44,10 @@ class Run:
     def take(self, count: int) -> tuple[Incoming, ...]:
         """Takes so many from the front; the whole of them costs no copy."""
         taken = self.messages[self.taken : self.taken + count]
+        self.skip(count)
+        return taken
+
+    def skip(self, count: int) -> None:
+        """So many from the front are gone."""
         self.taken += count
         self.first += count
-        return taken

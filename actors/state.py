@@ -108,8 +108,15 @@ class TopicState:
         self.box = SettingsBox(defaults)
         self.receivers = Receivers(self.box, matcher)
         self.pages = Pages(rows, self.keys)
+        self.memory: dict[int, Message] = {}  # push and online messages, but for those in runs
         self.pool = Pool(
-            rows, self.keys, self.receivers, self.header_of, self.returned, self.has_returned
+            rows,
+            self.keys,
+            self.receivers,
+            self.header_of,
+            self.returned,
+            self.has_returned,
+            self.memory,
         )
         self.log = Log(rows, self.keys, self.receivers, self.header_of, self.returned)
         self.producers = Producers(rows, self.keys)
@@ -151,7 +158,10 @@ class TopicState:
 
     def _begin_times(self) -> None:
         """What time moves, and what is in memory alone."""
-        self.memory: dict[int, Message] = {}
+        # Online copies that wait in runs: for whom, for how many each run, how many messages.
+        self.keepers: dict[Receiver, None] = {}
+        self.kept: dict[int, int] = {}
+        self.kept_messages = 0
         self.ties = count()  # of equal times in a heap, the first come goes first
         self.pausing: list[tuple[int, int, Delivery]] = []  # retries and delays kept in memory
         self.digests: dict[bytes, set[int]] = {}  # payloads of memory messages on a unique topic
@@ -187,7 +197,17 @@ class TopicState:
     @property
     def held(self) -> int:
         """Every held message: waiting and in flight, not parked, not drafts."""
-        return self.pool_held + self.log_held + len(self.memory)
+        return self.pool_held + self.log_held + self.in_memory
+
+    @property
+    def in_memory(self) -> int:
+        """How many push and online messages are held."""
+        kept: dict[int, int] = {}  # receivers who wait for the same share its messages
+        for receiver in self.keepers:
+            for run in receiver.kept:
+                begin = run.first - run.taken
+                kept[begin] = max(kept.get(begin, 0), len(run))
+        return len(self.memory) + self.pool.pushed_count + sum(kept.values())
 
     def header_of(self, encoded: bytes) -> Header:
         """A decoded header; most messages of a topic share a few."""

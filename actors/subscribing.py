@@ -4,6 +4,7 @@ from heapq import heapify, heappush
 
 from asterism import limits
 from asterism.actors.delivery import Delivery, Message
+from asterism.actors.pool import rank_of_delivery
 from asterism.actors.publishing import Publishing
 from asterism.actors.receivers import Endpoint, Receiver, Wait
 from asterism.commands import (
@@ -154,7 +155,7 @@ class Subscribing(Publishing):
             endpoint.pull = None
         self.receivers.detach(endpoint)
         held = [delivery for delivery in receiver.held.values() if delivery.endpoint is endpoint]
-        for delivery in held:
+        for delivery in sorted(held, key=rank_of_delivery):
             self.unreachable(delivery, now_ms)
         if not receiver.endpoints:
             self.drop_waiting_copies(receiver, now_ms)
@@ -342,8 +343,10 @@ class Subscribing(Publishing):
                 start = self.end_run(receiver, sequences)
             if start < len(sequences):
                 start += self.end_plainly(receiver, sequences[start:] if start else sequences)
-        if start < len(sequences) and self.pool.plain:
-            self.pool.unroll_all()
+        if start < len(sequences) and (
+            self.pool.plain or any(sequence not in held for sequence in sequences[start:])
+        ):
+            self.unroll_all()
         for index in range(start, len(sequences)):
             sequence = sequences[index]
             delivery = held.get(sequence)

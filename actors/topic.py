@@ -66,7 +66,7 @@ class TopicActor(WorkQueue):
         """Does what is asked; what a peer did wrong is answered, and has changed nothing."""
         kind = type(command)
         if kind not in _KNOW_RUNS:
-            self.pool.unroll_all()
+            self.unroll_all()
         try:
             _HANDLERS[kind](self, command, now_ms)
         except PeerError as error:
@@ -113,7 +113,7 @@ class TopicActor(WorkQueue):
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Does what has become due."""
-        self.pool.unroll_all()
+        self.unroll_all()
         self.pool.unfinished = self.log.unfinished = False
         for delivery in self.pages.due(now_ms):
             if delivery.page is not None:

@@ -232,9 +232,16 @@ PLANTED: tuple[Planted, ...] = (
         RECEIVERS,
     ),
     Planted(
+        "a receiver that does not read is dropped its oldest online copies, and only those",
+        "actors/dispatch.py",
+        "            kept[0].skip(dropped)\n",
+        "            kept[0].skip(len(kept[0]))\n",
+        RECEIVERS,
+    ),
+    Planted(
         "a lost connection puts all it held back at once",
         "actors/subscribing.py",
-        "        for delivery in held:\n            self.unreachable(delivery, now_ms)\n        if not receiver.endpoints:\n",
+        "        for delivery in sorted(held, key=rank_of_delivery):\n            self.unreachable(delivery, now_ms)\n        if not receiver.endpoints:\n",
         "        if not receiver.endpoints:\n",
         LADDER,
     ),

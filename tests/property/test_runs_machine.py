@@ -26,9 +26,15 @@ KINDS: list[dict[str, Any]] = [{}, {}, {}, {}, {"expect": "received"}, {"priorit
 KINDS += [{"mode": "online", "expect": "sent"}, {"mode": "push", "expect": "sent"}]
 KINDS += [{"expect": "sent"}, {"max_receivers": None}, {"mode": "online"}, {"ordering_key": "k"}]
 
+PASSING: list[dict[str, Any]] = [{"mode": "online", "expect": "sent"}] * 3
+PASSING += [{"mode": "push", "expect": "sent"}] * 3
+PASSING += [{}, {"mode": "online"}, {"mode": "push"}, {"max_receivers": None}]
+
 
 class RunsMachine(RuleBasedStateMachine):
     """Asks both brokers the same, and compares."""
+
+    kinds = KINDS
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,9 +61,10 @@ class RunsMachine(RuleBasedStateMachine):
 
     @rule(
         batch=st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=15),
-        kind=st.sampled_from(KINDS),
+        chosen=st.integers(0, 99),
     )
-    def publish(self, batch: list[str], kind: dict[str, Any]) -> None:
+    def publish(self, batch: list[str], chosen: int) -> None:
+        kind = self.kinds[chosen % len(self.kinds)]
         for subject in dict.fromkeys(batch):
             payloads = [subject.encode()] * batch.count(subject)
             self.both(lambda broker, s=subject, p=payloads: broker.publish_many(p, s, **kind))
@@ -137,5 +144,30 @@ class RunsMachine(RuleBasedStateMachine):
         assert with_runs.next_due_ms() == without.next_due_ms()
 
 
+class PassingMachine(RunsMachine):
+    """Most is push and online, somebody is there, and credit is short: runs wait in memory."""
+
+    @initialize(
+        kinds=st.sampled_from([PASSING, PASSING[:1], PASSING[3:4], PASSING[:6]]),
+        wanted=st.tuples(*[st.sampled_from(INTERESTS)] * 3),
+        credits=st.tuples(*[st.sampled_from([0, 33, 40])] * 3),
+    )
+    def come(
+        self,
+        kinds: list[dict[str, Any]],
+        wanted: tuple[tuple[str, ...], ...],
+        credits: tuple[int, ...],
+    ) -> None:
+        self.kinds = kinds
+        for node, (interests, credit) in enumerate(zip(wanted, credits, strict=True)):
+            seat, request = SEATS[node], self.request()
+            self.ask(ask.Subscribe(NODES[node], request, 1, interests, credit=credit, **seat))
+        for kind in self.kinds:  # a header is looked at closely when it comes for the first time
+            for subject in SUBJECTS:
+                self.both(lambda b, s=subject, k=kind: b.publish_many([b"first"], s, **k))
+
+
 RunsMachine.TestCase.settings = settings(stateful_step_count=30)
 TestRuns = RunsMachine.TestCase
+PassingMachine.TestCase.settings = settings(stateful_step_count=30)
+TestPassing = PassingMachine.TestCase

@@ -1275,3 +1275,28 @@ def test_a_large_backlog_with_max_receivers_reaches_two_of_three(rows: Rows) -> 
         seen.update(payloads)
     assert seen == Counter(dict.fromkeys(numbered(0, 1_500), 2))
     assert broker.describe()["held"] == 0
+
+
+@pytest.mark.parametrize("batches", [[1] * 9, [9], [2, 4, 3], [4, 5]], ids=str)
+def test_a_receiver_that_does_not_read_has_its_newest_online_copies(
+    monkeypatch: pytest.MonkeyPatch, batches: list[int]
+) -> None:
+    monkeypatch.setattr(limits, "ONLINE_COPIES_MAX", 3)
+    broker = CoreBroker()
+    broker.subscribe(b"slow", credit=0)
+    broker.subscribe(b"late", credit=0)
+    broker.subscribe(b"quick", credit=100)
+    broker.publish(b"first", mode="online", expect="sent")
+    payloads = [str(number).encode() for number in range(1, 10)]
+    for size in batches:
+        batch, payloads = payloads[:size], payloads[size:]
+        broker.publish_many(batch, mode="online", expect="sent")
+    everything = [b"first", *(str(number).encode() for number in range(1, 10))]
+    assert broker.taken(b"quick") == everything
+    assert broker.actor.held == 3
+    broker.grant(2, b"slow")
+    broker.grant(100, b"slow")
+    assert broker.taken(b"slow") == everything[-3:]
+    assert broker.actor.held == 3  # somebody else waits for them
+    broker.detach(b"late")
+    assert broker.actor.held == 0
