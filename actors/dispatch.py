@@ -562,7 +562,7 @@ class Dispatch(Retry):
             attempts, holder = self.returned(POOL, sequence)
             delivery.attempts = max(delivery.attempts, attempts)
             delivery.holder = holder or delivery.holder
-            self.store_place(delivery, FIRST_RANK)
+            self.wait_in_pool(delivery, FIRST_RANK)
 
     def send_current_of_pool(self, delivery: Delivery, now_ms: int) -> bool:
         lane = self.pool.lane_of(delivery.message.header, delivery.message.kind == MEMORY_KIND)

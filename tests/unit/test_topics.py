@@ -204,6 +204,19 @@ def test_a_message_that_outranks_the_one_under_way_waits_for_it(kind: dict[str, 
     assert broker.taken() == [b"urgent"]
 
 
+@durable_kind
+def test_the_message_under_way_comes_first_again_when_it_waits_on_disk_alone(
+    small_limits: None, kind: dict[str, Any]
+) -> None:
+    broker = CoreBroker(blocking=True, sent_timeout_ms=1_000)
+    broker.subscribe(credit=1)
+    broker.publish(b"1", **kind)
+    for _ in range(limits.WINDOW_MAX + 1):
+        broker.publish(b"urgent", priority=0, **kind)
+    broker.advance(1_001)
+    assert broker.taken() == [b"1", b"1"]
+
+
 @every_kind
 def test_what_nobody_was_sent_yet_may_be_outranked_on_a_blocking_topic(
     kind: dict[str, Any],
