@@ -19,8 +19,8 @@ from asterism.actors.runs import Run
 from asterism.commands import Incoming
 from asterism.effects import Deliver, Delivered, Reply
 from asterism.message import Status
-from asterism.storage.keys import FIRST_RANK, POOL, RANK_END, WORK
-from asterism.storage.records import ONLY_PARKED, unpack
+from asterism.storage.keys import FIRST_RANK, POOL, RANK_END, WORK, rank_of
+from asterism.storage.records import ONLY_PARKED, decode_exception, unpack
 
 _SENT = Status.SENT  # a member of an enumeration is slow to look up
 _new_tuple = tuple.__new__  # a named tuple's own constructor is slow, and one is made a delivery
@@ -550,9 +550,17 @@ class Dispatch(Retry):
         for number in self.current_receivers(sequence):
             receiver = self.receivers.by_number.get(number)
             if receiver is not None and receiver.credit > 0 and not self.is_full():
+                if self.current_sent and sequence not in receiver.known:
+                    self.read_current(receiver, sequence)
                 own = self.own_current(receiver, sequence)
                 sent |= own is not None and self.serve_own(own, receiver, now_ms)
         return sent
+
+    def read_current(self, receiver: Receiver, sequence: int) -> None:
+        """Fetches the log message under way for a receiver that has it on disk alone, if it has."""
+        message = self.log_message(sequence)
+        if message is not None and self.log.is_owed(receiver, sequence):
+            self.put_first_in_log(receiver, message)
 
     def put_current_first(self, sequence: int) -> None:
         """The message under way went from memory to disk: it is found again, ahead of all."""
@@ -563,6 +571,20 @@ class Dispatch(Retry):
             delivery.attempts = max(delivery.attempts, attempts)
             delivery.holder = holder or delivery.holder
             self.wait_in_pool(delivery, FIRST_RANK)
+
+    def put_first_in_log(self, receiver: Receiver, message: Message) -> None:
+        """The same for one receiver of a log message, which waits for it on disk alone."""
+        attempts, holder = self.returned(receiver.number, message.sequence)
+        rank = rank_of(message.header.priority, message.sequence)
+        delivery = Delivery(message, rank, attempts)
+        delivery.holder = holder
+        delivery.receiver = receiver
+        exception = self.rows.get(self.keys.exception(receiver.number, message.sequence))
+        if exception is not None:
+            _, delivery.rank, counted = decode_exception(exception)
+            delivery.attempts = max(attempts, counted)
+            delivery.placed = True
+        self.wait_in_log(delivery, receiver, FIRST_RANK)
 
     def send_current_of_pool(self, delivery: Delivery, now_ms: int) -> bool:
         lane = self.pool.lane_of(delivery.message.header, delivery.message.kind == MEMORY_KIND)

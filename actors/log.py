@@ -22,7 +22,14 @@ from asterism.actors.receivers import Receiver, Receivers
 from asterism.message import Header
 from asterism.rows import Rows
 from asterism.storage.keys import COMMON, NONE_RANK, RANK_END, TopicKeys, number_at_end
-from asterism.storage.records import NATURAL, PARKED, Record, decode_exception, decode_record
+from asterism.storage.records import (
+    NATURAL,
+    PARKED,
+    PLACED,
+    Record,
+    decode_exception,
+    decode_record,
+)
 
 _POSITION = (1 << 64) - 1
 # Rank, sequence, what waits (None: passed over), the attempts of one that this receiver had moved.
@@ -234,6 +241,16 @@ class Log:
             or sequence in receiver.done_now
             or self._rows.get(self._keys.done(receiver.number, sequence)) is not None
         )
+
+    def is_owed(self, receiver: Receiver, sequence: int) -> bool:
+        """Does a log message wait for a receiver, by what is written down?"""
+        keys, rows, number = self._keys, self._rows, receiver.number
+        if rows.get(keys.log(sequence)) is None or sequence in receiver.done_now:
+            return False
+        exception = rows.get(keys.exception(number, sequence))
+        if exception is not None:
+            return decode_exception(exception)[0] == PLACED
+        return sequence >= receiver.floor and not self._is_excepted(receiver, sequence)
 
     def settle(self, receiver: Receiver, next_sequence: int) -> None:
         """Notes what a receiver finished in this turn; for a durable one it is written down."""

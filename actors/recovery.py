@@ -7,7 +7,7 @@ ordered from the work queue is still ordered, under its old deadline.
 
 from itertools import islice
 
-from asterism.actors.delivery import POOL_KIND, Delivery, Message
+from asterism.actors.delivery import POOL_KIND, Delivery
 from asterism.actors.leases import Page
 from asterism.actors.pool import message_of
 from asterism.actors.receivers import Matcher, Receiver
@@ -22,7 +22,6 @@ from asterism.storage.keys import (
     POOL,
     WORK,
     number_at_end,
-    rank_of,
     read_due,
 )
 from asterism.storage.records import (
@@ -31,7 +30,6 @@ from asterism.storage.records import (
     PARKED,
     PLACED,
     PageRecord,
-    decode_exception,
     decode_page,
     decode_record,
     unpack,
@@ -143,20 +141,10 @@ def _return_to_waiting(actor: TopicActor, number: int, record: PageRecord) -> No
             # A page stays while one of its entries is out: for another, its row may say more.
             if decode_record(row).attempts < attempts:
                 kept |= actor.add_returned(POOL, sequence, attempts, record.receiver, number)
-        elif receiver is not None and _is_owed(actor, receiver, sequence):
+        elif receiver is not None and actor.log.is_owed(receiver, sequence):
             kept |= actor.add_returned(record.receiver, sequence, attempts, record.receiver, number)
     if not kept:
         rows.delete(keys.page(number))
-
-
-def _is_owed(actor: TopicActor, receiver: Receiver, sequence: int) -> bool:
-    keys, rows, number = actor.keys, actor.rows, receiver.number
-    if rows.get(keys.log(sequence)) is None:
-        return False
-    exception = rows.get(keys.exception(number, sequence))
-    if exception is not None:
-        return decode_exception(exception)[0] == PLACED
-    return sequence >= receiver.floor and rows.get(keys.done(number, sequence)) is None
 
 
 def _go_on_with(actor: TopicActor, sequence: int) -> None:
@@ -176,21 +164,8 @@ def _go_on_with(actor: TopicActor, sequence: int) -> None:
     message = actor.log_message(sequence)
     if message is not None:
         for receiver in list(actor.receivers.by_name.values()):
-            if _is_owed(actor, receiver, sequence) and actor.is_interested(receiver, message):
-                _go_on_in_log(actor, receiver, message)
-
-
-def _go_on_in_log(actor: TopicActor, receiver: Receiver, message: Message) -> None:
-    attempts, holder = actor.returned(receiver.number, message.sequence)
-    rank = rank_of(message.header.priority, message.sequence)
-    delivery = Delivery(message, rank, attempts)
-    delivery.holder = holder
-    exception = actor.rows.get(actor.keys.exception(receiver.number, message.sequence))
-    if exception is not None:
-        _, delivery.rank, counted = decode_exception(exception)
-        delivery.attempts = max(attempts, counted)
-        delivery.placed = True
-    actor.place_in_log(delivery, receiver, FIRST_RANK)
+            if actor.log.is_owed(receiver, sequence) and actor.is_interested(receiver, message):
+                actor.put_first_in_log(receiver, message)
 
 
 def _count_parked(actor: TopicActor) -> None:

@@ -245,16 +245,16 @@ class TopicActor(WorkQueue):
         exception = self.rows.get(self.keys.exception(number, sequence))
         if receiver is None or exception is None:
             return
-        state, _, attempts = decode_exception(exception)
+        state, rank, attempts = decode_exception(exception)
         message = self.log_message(sequence)
         if message is None:
             self.rows.delete(self.keys.exception(number, sequence))
         elif state == DELAYED:
             delivery = Delivery(message, 0, attempts)
             delivery.receiver = receiver
-            self.wait_in_log(
-                delivery, receiver, rank_of(message.header.priority, self.take_number())
-            )
+            if self.settings.requeue == "back":
+                rank = rank_of(message.header.priority, self.take_number())
+            self.wait_in_log(delivery, receiver, rank)
 
     def _tick_expiry(self, kind: str, now_ms: int) -> None:
         """Ends the messages that expire in sequence order, from where it stopped last time."""

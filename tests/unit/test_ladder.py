@@ -1178,3 +1178,19 @@ def test_every_code_of_a_refused_report_is_in_the_table() -> None:
     broker.subscribe(B)
     refused = broker.processed(broker.publish(), 10**6, node=B)
     assert set(refused.values()) == {"not_yours", "no_such_message"} <= set(ERRORS)
+
+
+@pytest.mark.parametrize("requeue", ["front", "back"])
+@pytest.mark.parametrize("wanted", [1, None], ids=["one", "every"])
+def test_what_failed_and_paused_keeps_its_place_as_the_topic_says(
+    requeue: str, wanted: int | None
+) -> None:
+    broker = CoreBroker(requeue=requeue, max_attempts=2, retry_backoff=Backoff(100, 100))
+    broker.subscribe(name="c", credit=1)
+    first = broker.publish(b"1", max_receivers=wanted)
+    second = broker.publish(b"2", max_receivers=wanted)
+    broker.publish(b"3", max_receivers=wanted)
+    broker.failed(first)
+    broker.advance(100)
+    broker.processed(second)
+    assert broker.taken() == [b"1", b"2", b"1" if requeue == "front" else b"3"]
