@@ -33,7 +33,7 @@ from asterism.subjects import split_interest
 from asterism.wire import Verb, dedicated_topic, worker_topic
 
 STATUS_TIMEOUT: Final = 5.0
-CREDIT: Final = 256
+CREDIT: Final = 1_024  # deliveries that a subscription holds at a time, unless it says otherwise
 REPLIES: Final = "asterism.replies"
 CHUNK_MESSAGES: Final = 2_000  # of a long list, so much is published at a time
 CHUNK_BYTES: Final = 1_000_000

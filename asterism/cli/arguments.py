@@ -271,7 +271,7 @@ def _add_sub(commands: Any) -> None:
     sub.add_argument("--group", metavar="NAME", help="share one copy with others of the group")
     sub.add_argument("--count", "-n", type=_count, metavar="N", help="end after N messages")
     sub.add_argument("--for", dest="seconds", type=_seconds, metavar="SECONDS", help="end then")
-    sub.add_argument("--credit", type=_count, default=256, metavar="N", help="in flight at once")
+    sub.add_argument("--credit", type=_count, default=1_024, metavar="N", help="in flight at once")
     sub.add_argument("--forget", action="store_true", help="delete the receiver at the end")
     sub.add_argument("--raw", action="store_true", help="print payloads alone, byte for byte")
     _connected(sub)

@@ -26,8 +26,18 @@ import msgpack
 import zmq
 
 from asterism.attached import attach
-from asterism.cli.bench_cases import BATCH, PeerRun, per_second
-from asterism.cli.bench_clients import TIMEOUT_S, BenchError, Client, answers, quantities
+from asterism.cli.bench_cases import BATCH, PeerRun, latencies_us, per_second
+from asterism.cli.bench_clients import (
+    TIMEOUT_S,
+    BenchError,
+    Client,
+    Shared,
+    answers,
+    quantities,
+    shared,
+    stamp_of,
+    stamped,
+)
 
 WINDOW: Final = 16_384  # unanswered messages of a publisher, as in our SDK
 TURN_FRAMES: Final = 512
@@ -141,10 +151,11 @@ def work(parent: int, folder: str) -> None:
 class BareMember:
     """A publisher or a consumer. It blocks its loop: nothing else runs on it."""
 
-    def __init__(self, port: int, identity: bytes, size: int) -> None:
+    def __init__(self, port: int, identity: bytes, size: int, shared: Shared) -> None:
         self._port = port
         self._identity = identity
         self._size = size
+        self._shared = shared
 
     async def open(self) -> None:
         deadline = time.monotonic() + READY_S
@@ -193,11 +204,38 @@ class BareMember:
             numbers = [number for number, _ in self._receive(DELIVER)]
             self._socket.send_multipart((WORKER, PROCESSED, msgpack.packb(numbers)))
             count -= len(numbers)
+        self._confirm()
+        return time.monotonic_ns()
+
+    def _confirm(self) -> None:
+        """Waits until the worker has done what it was told before."""
         self._socket.send_multipart((WORKER, JOIN, b""))
         while self._socket.poll(round(TIMEOUT_S * 1_000)):
             if self._socket.recv_multipart()[1] == JOIN:
-                return time.monotonic_ns()
+                return
         raise BenchError("nothing came")
+
+    async def publish_each(self, count: int) -> list[tuple[int, int]]:
+        """One after the other, each when the one before is processed."""
+        moments = []
+        for number in range(count):
+            payload = stamped(self._size)
+            message = (number.to_bytes(16), HEADER, payload)
+            self._socket.send_multipart((WORKER, PUBLISH, msgpack.packb([message])))
+            self._receive(ACCEPTED)
+            moments.append((stamp_of(payload), time.monotonic_ns()))
+            self._shared.heard.recv_bytes()
+        return moments
+
+    async def consume_each(self, count: int) -> list[int]:
+        moments = []
+        for _ in range(count):
+            ((number, _),) = self._receive(DELIVER)
+            moments.append(time.monotonic_ns())
+            self._socket.send_multipart((WORKER, PROCESSED, msgpack.packb([number])))
+            self._confirm()
+            self._shared.told.send_bytes(b"1")
+        return moments
 
 
 class BarePath:
@@ -226,12 +264,15 @@ class BarePath:
         theirs.close()
         if not ours.poll(READY_S):
             raise BenchError("the bare forwarder does not answer")
-        port = ours.recv()
+        port, held = ours.recv(), shared()
         for identity in (PUBLISHER, CONSUMER):
             name = f"bare {identity.decode()}"
-            self._clients.append(Client(name, BareMember, port, identity, size))
-        what = f"bare path, no semantics, batches of {BATCH}"
-        return {"durable": PeerRun(what, self._end_to_end)}
+            self._clients.append(Client(name, BareMember, port, identity, size, held))
+        what = "bare path, no semantics"
+        return {
+            "durable": PeerRun(f"{what}, batches of {BATCH}", self._end_to_end),
+            "latency": PeerRun(what, self._latency),
+        }
 
     def stop(self) -> None:
         while self._clients:
@@ -247,3 +288,10 @@ class BarePath:
         publisher.tell("publish", count, BATCH)
         began, ended = answers(publisher, consumer)
         return per_second(count, began, ended)
+
+    def _latency(self, count: int) -> tuple[list[float], list[float]]:
+        publisher, consumer = self._clients
+        consumer.tell("consume_each", count)
+        publisher.tell("publish_each", count)
+        published, delivered = answers(publisher, consumer)
+        return latencies_us(published, delivered)
