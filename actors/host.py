@@ -193,6 +193,7 @@ class Worker:
     # --- life -------------------------------------------------------------------------------
 
     def run(self, stopping: Stopping) -> None:
+        self._beat()  # before anything is asked: whoever is told later that we are new asks again
         for hosted in self._hosted.values():
             self._open(hosted)
         poller = zmq.Poller()

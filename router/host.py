@@ -250,6 +250,8 @@ class FrontEnd:
     def _to_worker(self, worker: bytes, frames: list[bytes], wanted: bool) -> None:
         """Hands frames to a worker; what wants an answer is refused where that cannot be."""
         outbox = self._worker_outboxes.get(worker)
+        if wanted and worker not in self._worker_epochs:
+            raise PeerError("busy", "the topic's worker is away or behind", WORKER_RETRY_MS)
         if outbox is None:
             sent = self._send(self._workers, [worker, *frames])
             if sent is None:

@@ -676,6 +676,8 @@ class Session:
             return  # of something that nobody waits for any more
         if isinstance(entry, Batch):
             self._on_batch_refused(entry, request, error, now_ms, events)
+        elif isinstance(entry, Asked) and entry.verb == Verb.ORDER and error.code == "wrong_state":
+            return  # sent again, though it waits there already: its answer is still to come
         elif error.code == "busy" or self._came_too_early(entry, error):
             self._try_later(entry, request, error, now_ms)
         else:
