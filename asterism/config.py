@@ -17,6 +17,7 @@ from asterism.options import TOPIC_NAMES, milliseconds, topic_overrides, unknown
 from asterism.settings import TopicSettings
 
 PREFIX: Final = "ASTERISM_"
+MQ_PREFIX: Final = "MQ_"  # of the variables that the HTTP door takes over from another service
 CONFIG_VARIABLE: Final = "ASTERISM_CONFIG"  # the path of the file, where none is given
 # Ours, but no settings of the broker: bin/test reads the second.
 _OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "ASTERISM_VENV"})
@@ -204,6 +205,14 @@ def variable_of(key: str) -> str:
 
 
 _VARIABLES: Final = {variable_of(key): key for key in (*KEYS, *MAY_BE_NONE)}
+# Global settings by the names of the service whose interface the HTTP door has. Ours win.
+_MQ_VARIABLES: Final = {
+    "MQ_UNIQUE": "topic.unique",
+    "MQ_DRAFTING_TIMEOUT": "topic.draft_timeout",
+    "MQ_ORDERED_TIMEOUT": "topic.sent_timeout",
+    "MQ_ACTIVE_TIMEOUT": "topic.received_timeout",
+    "MQ_CONCURRENCY": "topic.concurrency",
+}
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -256,6 +265,9 @@ def from_mapping(
     given: dict[str, _Given] = {}
     for key, value in _leaves("", values, source):
         _put(given, key, _Given(value, source))
+    for variable, key in _MQ_VARIABLES.items():
+        if text := (environ or {}).get(variable):
+            _put(given, key, _Given(KEYS[key](text), variable))
     for variable, text in sorted((environ or {}).items()):
         if variable.startswith(PREFIX) and variable not in _OTHER_VARIABLES:
             key, value = _from_variable(variable, text)

@@ -7,6 +7,7 @@ The run folder, ``run`` in the data folder, tells others what runs here:
 """
 
 import argparse
+import errno
 import gc
 import json
 import logging
@@ -84,6 +85,9 @@ def run_process(
         sys.exit(2)
     try:
         run(config, options)
+    except ConfigError as error:
+        log.error("%s", error)
+        sys.exit(2)
     except Exception as error:
         # One line that says why for those who read logs by the line, then where, for us.
         log.error("ends by an error: %s", error, exc_info=True)
@@ -168,6 +172,32 @@ def write_whole(path: Path, value: object) -> None:
     except BaseException:
         os.unlink(name)
         raise
+
+
+def read_run_file(folder: Path, name: str) -> dict[str, Any]:
+    """What a process wrote when it was ready; nothing if it never was."""
+    try:
+        with open(folder / f"{name}.json", "rb") as file:
+            content = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def is_ours(pid: object) -> bool:
+    """Whether a process of that id runs, and is one of a broker as far as can be told."""
+    if type(pid) is not int or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return error.errno == errno.EPERM
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        # No such file system, or gone just now: the first must count, the second does no harm.
+        return not Path("/proc/self").exists()
+    return b"asterism" in command
 
 
 def store_count(config: Config) -> int:

@@ -10,9 +10,7 @@ I2  A process is ended by its id only while it has not been reaped, so the id is
 """
 
 import contextlib
-import errno
 import fcntl
-import json
 import os
 import select
 import shutil
@@ -28,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from asterism.config import CONFIG_VARIABLE, Config, load, variable_of
+from asterism.process_host import is_ours, read_run_file
 
 FRONTEND: Final = "frontend"
 INTERESTS: Final = "interests"
@@ -37,6 +36,7 @@ KINDS: Final = (FRONTEND, INTERESTS, WORKER)
 # run folder when it is ready; the addresses in it are what ``up`` shows and ``testing.Broker`` has:
 # ``url`` in http.json is ``broker.http_url``.
 DOORS: Final = ("http", "nats", "moonmq", "pubsub")
+_NEEDS: Final = {"http": "uvicorn"}  # what a door cannot do without
 
 READY_S: Final = 30  # until a process must be ready; a worker may have much to recover
 STOP_S: Final = 15  # for a process to end when it was asked to; then it is killed
@@ -80,9 +80,10 @@ def programs_of(workers: int, doors: tuple[str, ...] = ()) -> list[Program]:
 
 
 def is_installed(door: str) -> bool:
-    """Whether the module of a door is there."""
+    """Whether the module of a door is there, and what it needs."""
     try:
-        return find_spec(f"asterism.gateways.{door}") is not None
+        needed = (f"asterism.gateways.{door}", _NEEDS.get(door, "asterism"))
+        return all(find_spec(name) is not None for name in needed)
     except ModuleNotFoundError:
         return False
 
@@ -94,35 +95,9 @@ def check_doors(doors: tuple[str, ...]) -> None:
             raise StartError(f"there is no door {door!r}: the doors are {', '.join(DOORS)}")
         if not is_installed(door):
             raise StartError(
-                f"the door {door!r} is not installed: there is no module asterism.gateways.{door} "
-                "in this version. Leave it out, or install a version that has it."
+                f"the door {door!r} is not installed: it needs asterism.gateways.{door} and what "
+                f"pip install 'asterism[{door}]' brings. Leave it out, or install that."
             )
-
-
-def read_run_file(folder: Path, name: str) -> dict[str, Any]:
-    """What a process wrote when it was ready; nothing if it never was."""
-    try:
-        with open(folder / f"{name}.json", "rb") as file:
-            content = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def is_ours(pid: object) -> bool:
-    """Whether a process of that id runs, and is one of a broker as far as can be told."""
-    if type(pid) is not int or pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return error.errno == errno.EPERM
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        # No such file system, or gone just now: the first must count, the second does no harm.
-        return not Path("/proc/self").exists()
-    return b"asterism" in command
 
 
 def running_names(run_folder: Path) -> dict[str, int]:
@@ -516,11 +491,16 @@ class Processes:
             self._report(f"{child.program.name} {how_it_ended(child.code)}: starting it{where}")
 
     def _environ_of(self, child: _Child) -> dict[str, str]:
-        """A front-end that took a free port takes the same again: its clients look for it there."""
-        if child.program.kind == FRONTEND and child.was_ready and self.config.listen.endswith(":0"):
+        """Who took a free port takes the same again: its clients look for it there."""
+        if not child.was_ready:
+            return self._environ
+        if child.program.kind == FRONTEND and self.config.listen.endswith(":0"):
             address = child.said().get("address")
             if isinstance(address, str):
                 return {**self._environ, variable_of("listen"): address}
+        if child.program.kind == "http" and self._environ.get("MQ_PORT") == "0":
+            port = str(child.said().get("url", "")).rpartition(":")[2]
+            return {**self._environ, "MQ_PORT": port or "0"}
         return self._environ
 
     def _pause(self, now: float) -> float:

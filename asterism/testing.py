@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import asterism
-from asterism.config import CONFIG_VARIABLE, PREFIX
+from asterism.config import CONFIG_VARIABLE, MQ_PREFIX, PREFIX
 from asterism.running import READY_S, Processes, StartError, check_doors
 
 STOP_S: Final = 5  # nothing of it is kept, so nobody need wait long for a clean end
@@ -29,7 +29,8 @@ class Broker:
     """A whole broker, from entering the context to leaving it.
 
     ``config`` is what a configuration file would say, ``env`` are environment variables, which win
-    over it. Nothing is taken from the variables of this process whose names begin with ASTERISM_.
+    over it. Nothing is taken from the variables of this process whose names begin with ASTERISM_
+    or MQ_. Every door takes a free port.
     With ``keep`` the folder stays when the broker has gone.
     """
 
@@ -59,8 +60,12 @@ class Broker:
         try:
             file = self._folder / "asterism.toml"
             file.write_text(toml({"data_dir": str(self._folder / "data"), **self._config}))
-            kept = {name: text for name, text in os.environ.items() if not name.startswith(PREFIX)}
-            environ = {**kept, CONFIG_VARIABLE: str(file), **self._env}
+            kept = {
+                name: text
+                for name, text in os.environ.items()
+                if not name.startswith((PREFIX, MQ_PREFIX))
+            }
+            environ = {**kept, "MQ_PORT": "0", CONFIG_VARIABLE: str(file), **self._env}
             processes = Processes(environ, self._doors, self._folder / "log")
             processes.start()
         except BaseException:

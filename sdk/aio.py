@@ -23,8 +23,9 @@ from asterism.sdk.connection import (
     Receipt,
     clock_ms,
     log,
+    sayable,
 )
-from asterism.sdk.deliveries import REPLY_SUBJECT, REPLY_TOPIC
+from asterism.sdk.deliveries import FAILED, PROCESSED, RECEIVED, REPLY_SUBJECT, REPLY_TOPIC
 from asterism.sdk.producing import Incoming
 from asterism.sdk.session import WINDOW_BYTES, WINDOW_MESSAGES
 from asterism.sdk.tickets import ClosedError, Outcome
@@ -35,6 +36,8 @@ from asterism.wire import Verb, dedicated_topic, worker_topic
 STATUS_TIMEOUT: Final = 5.0
 CREDIT: Final = 1_024  # deliveries that a subscription holds at a time, unless it says otherwise
 REPLIES: Final = "asterism.replies"
+WORK_QUEUE: Final = "work-queue"  # the receiver of what is ordered
+REPORTED: Final = {"received": RECEIVED, "processed": PROCESSED, "failed": FAILED}
 CHUNK_MESSAGES: Final = 2_000  # of a long list, so much is published at a time
 CHUNK_BYTES: Final = 1_000_000
 FLUSH_MESSAGES: Final = 500  # gathered in one turn of the loop; they leave before it ends
@@ -382,6 +385,52 @@ class Node(Connection):
         inbox._is_cancelled = False
         self._pulls.setdefault((held.topic, inbox.receiver), []).append(inbox)
 
+    async def report(
+        self,
+        topic: str,
+        receiver: str,
+        status: str,
+        sequences: Sequence[int],
+        reason: str = "",
+        *,
+        attempts: Sequence[int] | None = None,
+        timeout: float | None = TIMEOUT,
+    ) -> dict[int, str]:
+        """Reports deliveries of a receiver by its name, whoever holds them.
+
+        ``status`` is ``received``, ``processed`` or ``failed``. Returns those reports that do not
+        count, each with its code. It is for those who got a delivery by another way than an inbox.
+        """
+        reported = REPORTED[checks.one_of("status", status, REPORTED)]
+        fields = (0, reported, tuple(sequences), sayable(reason), receiver, attempts)
+        reply = await self._ask_topic(Verb.REPORT, topic, fields, timeout)
+        return dict(reply.get("refused", ()))
+
+    async def extend(
+        self,
+        topic: str,
+        receiver: str,
+        sequences: Sequence[int],
+        seconds: float,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> dict[int, str]:
+        """Moves the deadline of deliveries of a receiver by its name; 0 gives them up at once.
+
+        Returns those that could not be, each with its code.
+        """
+        extension_ms = milliseconds("seconds", seconds, 0, limits.TIME_MS_MAX)
+        fields = (0, tuple(sequences), extension_ms, receiver)
+        reply = await self._ask_topic(Verb.EXTEND, topic, fields, timeout)
+        return dict(reply.get("refused", ()))
+
+    async def grant(self, inbox: Inbox, credit: int) -> None:
+        """Widens an inbox: so many more deliveries may be out at a time."""
+        held = inbox._subscription
+        held.credit += checks.whole("credit", credit, 1, limits.CREDIT_MAX - held.credit)
+        held.returned += credit
+        self._touch(held)
+
     # --- request and reply ------------------------------------------------------------------
 
     async def request(
@@ -613,17 +662,55 @@ class Node(Connection):
         frame = checks.topic_name(topic).encode()
         number = self._session.request(Verb.ORDER, frame, (wait_ms,))
         longest = None if wait is None or timeout is None else timeout + wait
+        asked = self._loop.create_future()
+        self._answers[number] = asked
+        self._schedule()
         try:
-            reply = await self._answer(number, longest, "order")
+            reply = await self._wait(asyncio.shield(asked), longest, "order")
         except PeerError:
+            self._forget_order(number)
             raise
         except BaseException:
-            if self._is_open:
-                self._session.request(Verb.CANCEL_WAIT, frame, (number,))
-                self._schedule()
+            self._cancel_order(topic, number, asked)
             raise
+        self._forget_order(number)
         sequence: int | None = reply["sequence"]
         return sequence
+
+    def _forget_order(self, number: int) -> None:
+        self._answers.pop(number, None)
+        self._session.forget(number)
+
+    def _cancel_order(self, topic: str, number: int, asked: "asyncio.Future[Any]") -> None:
+        """Nobody waits for an order any more: it ends, and what it still brings is given back."""
+        if not self._is_open:
+            self._forget_order(number)
+            return
+        task = self._loop.create_task(self._end_order(topic, number, asked))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end_order(self, topic: str, number: int, asked: "asyncio.Future[Any]") -> None:
+        try:
+            # What the order brought leaves the broker before the answer to this.
+            await self._ask_topic(Verb.CANCEL_WAIT, topic, (number,), TIMEOUT)
+            if asked.done() and not asked.cancelled() and asked.exception() is None:
+                sequence = asked.result()["sequence"]
+                if sequence is not None:
+                    await self.give_back(topic, sequence)
+        except (PeerError, ConnectionError, TimeoutError) as error:
+            log.debug("%s: an order on %s was not cancelled: %s", self.name, topic, error)
+        finally:
+            self._forget_order(number)
+
+    async def give_back(
+        self, topic: str, sequence: int, *, timeout: float | None = TIMEOUT
+    ) -> None:
+        """Has a message that was ordered wait again, at once, as if its time had run out."""
+        fields = (0, (sequence,), 0, WORK_QUEUE)
+        reply = await self._ask_topic(Verb.EXTEND, topic, fields, timeout)
+        for _, code in reply.get("refused", ()):
+            raise PeerError(code, f"message {sequence} of {topic}")
 
     async def fetch(
         self, topic: str, sequence: int, *, timeout: float | None = TIMEOUT

@@ -490,6 +490,38 @@ class BlockingNode:
         )
         return [BlockingDelivery(self._loop, delivery) for delivery in taken]
 
+    def report(
+        self,
+        topic: str,
+        receiver: str,
+        status: str,
+        sequences: Sequence[int],
+        reason: str = "",
+        *,
+        attempts: Sequence[int] | None = None,
+        timeout: float | None = TIMEOUT,
+    ) -> dict[int, str]:
+        """Reports deliveries of a receiver by its name; those that do not count, and why."""
+        fields = (topic, receiver, status, sequences, reason)
+        return self._loop.run(self._node.report(*fields, attempts=attempts, timeout=timeout))
+
+    def extend(
+        self,
+        topic: str,
+        receiver: str,
+        sequences: Sequence[int],
+        seconds: float,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> dict[int, str]:
+        """Moves the deadline of deliveries of a receiver by its name; those that were not."""
+        fields = (topic, receiver, sequences, seconds)
+        return self._loop.run(self._node.extend(*fields, timeout=timeout))
+
+    def grant(self, inbox: BlockingInbox, credit: int) -> None:
+        """Widens an inbox: so many more deliveries may be out at a time."""
+        self._loop.run(self._node.grant(inbox._inbox, credit))
+
     def request(
         self, topic: str, payload: Payload, *, timeout: float = TIMEOUT, **wishes: Unpack[Wishes]
     ) -> BlockingDelivery:
@@ -649,6 +681,10 @@ class BlockingNode:
     ) -> int | None:
         """Takes the best waiting message, waiting for one; its sequence, or ``None``."""
         return self._loop.run(self._node.order(topic, wait, timeout=timeout))
+
+    def give_back(self, topic: str, sequence: int, *, timeout: float | None = TIMEOUT) -> None:
+        """Has a message that was ordered wait again, at once, as if its time had run out."""
+        self._loop.run(self._node.give_back(topic, sequence, timeout=timeout))
 
     def fetch(
         self, topic: str, sequence: int, *, timeout: float | None = TIMEOUT

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import asterism
 from asterism.config import Config, load
-from asterism.running import FRONTEND, is_ours, read_run_file
+from asterism.process_host import is_ours, read_run_file
+from asterism.running import FRONTEND
 
 
 def configuration(options: argparse.Namespace) -> Config:

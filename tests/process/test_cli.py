@@ -56,7 +56,7 @@ def line(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Line:
 
 
 def environ() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, "PYTHONPATH": str(ROOT), "MQ_PORT": "0"}
 
 
 def command(broker: Broker, *arguments: str, **more: Any) -> "subprocess.Popen[bytes]":

@@ -19,7 +19,8 @@ import pytest
 
 import asterism
 from asterism.config import Config
-from asterism.running import programs_of, read_run_file, running_names
+from asterism.process_host import read_run_file
+from asterism.running import programs_of, running_names
 from tests.tidy.tree import ROOT
 
 pytestmark = pytest.mark.process
@@ -45,7 +46,7 @@ def folder() -> Iterator[Path]:
 def environ(**variables: str) -> dict[str, str]:
     kept = {name: text for name, text in os.environ.items() if not name.startswith("ASTERISM_")}
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", "")])
-    return {**kept, "PATH": path, "PYTHONPATH": str(ROOT), **variables}
+    return {**kept, "PATH": path, "PYTHONPATH": str(ROOT), "MQ_PORT": "0", **variables}
 
 
 # --- asterism up ----------------------------------------------------------------------------------
@@ -90,12 +91,14 @@ def pids_of(said: dict[str, Any]) -> list[int]:
 def test_up_says_where_every_door_is_and_stops_at_an_interrupt(folder: Path) -> None:
     with up(folder, "--listen", "tcp://127.0.0.1:0", "--workers", "1") as process:
         assert process.stdout is not None
-        said = [process.stdout.readline() for _ in range(4)]
+        said = [process.stdout.readline() for _ in range(5)]
         assert "is running" in said[0]
         assert "ZeroMQ" in said[1] and "tcp://127.0.0.1:" in said[1]
-        assert str(folder / "asterism-data") in said[2]
+        assert "http" in said[2] and "http://127.0.0.1:" in said[2]
+        assert str(folder / "asterism-data") in said[3]
         assert sorted(running_names(folder / "asterism-data" / "run")) == [
             "frontend",
+            "http",
             "interests",
             "worker-0",
         ]
@@ -228,7 +231,7 @@ def supervised(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
                 process.kill()
 
 
-WANTED = {program.name for program in programs_of(Config().workers)}
+WANTED = {program.name for program in programs_of(Config().workers, ("http",))}
 
 
 def wait_until_all_run(folder: Path, but: set[int] | None = None) -> dict[str, int]:

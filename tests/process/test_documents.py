@@ -18,6 +18,7 @@ from tests.tidy.test_docs import ALL_SNIPPETS, Snippet, commands
 
 pytestmark = pytest.mark.process
 DEFAULT_ADDRESS = "tcp://127.0.0.1:7700"
+DEFAULT_URL = "http://localhost:8080"
 SECONDS_MAX = 60
 DOCUMENTS = sorted({snippet.document for snippet in ALL_SNIPPETS if snippet.needs_broker})
 
@@ -29,7 +30,7 @@ def document(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with Broker() as running:
+    with Broker(doors=("http",)) as running:
         yield running
 
 
@@ -53,7 +54,8 @@ def test_the_snippets_of_a_document_run(document: str, broker: Broker, tmp_path:
     for snippet in ALL_SNIPPETS:
         if snippet.document != document or not snippet.needs_broker:
             continue
-        here = snippet._replace(text=snippet.text.replace(DEFAULT_ADDRESS, broker.address))
+        text = snippet.text.replace(DEFAULT_ADDRESS, broker.address)
+        here = snippet._replace(text=text.replace(DEFAULT_URL, broker.http_url))
         done = subprocess.run(
             script_of(here, tmp_path),
             cwd=tmp_path,

@@ -57,6 +57,7 @@ ALSO: dict[str, Callable[[str], bool]] = {
     "router": lambda module: False,
     "storage": lambda module: False,
     "sdk": lambda module: module == "asterism.router.interest",
+    "gateways": lambda module: of(module, "sdk"),  # a door is a client like any other
 }
 
 

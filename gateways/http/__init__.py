@@ -1,0 +1,1 @@
+"""The HTTP door: the work queue over HTTP."""

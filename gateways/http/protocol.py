@@ -1,0 +1,337 @@
+"""HTTP as the work queue speaks it: paths, methods, what may be sent, and what is answered. Pure.
+
+A request comes in whole, as plain values, and a response goes out whole, or piece by piece; who
+asks the broker in between is in ``queues.py``, ``admin.py`` and ``v1*.py``.
+"""
+
+import gzip
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
+from urllib.parse import unquote_to_bytes
+
+from asterism.errors import ERRORS, PeerError
+
+NAME: Final = re.compile(r"[a-zA-Z0-9.\-_]{0,255}")
+PATH_PART_MAX: Final = 600  # characters of a part of a path; beyond it there is no such path
+V1_PART_MAX: Final = 765  # the same under /v1, where a name has 255 bytes that may all be encoded
+GZIP_BYTES_MIN: Final = 512  # a smaller body is not worth compressing
+API_VERSION: Final = "0.6.2"  # of the service whose interface this is; see Accept-Version
+JSON: Final = "application/json; charset=utf-8"
+TEXT: Final = "text/plain; charset=utf-8"
+NDJSON: Final = "application/x-ndjson"
+RETRY_AFTER_S: Final = 1
+STALLED_S: Final = 60.0  # a client that reads nothing of a stream for so long is taken for gone
+
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Stream(Protocol):
+    """A body that is written piece by piece for as long as somebody reads it."""
+
+    def pieces(self) -> AsyncIterator[bytes]: ...
+
+    async def close(self) -> None: ...
+
+
+class Response(NamedTuple):
+    """What is answered."""
+
+    status: int
+    body: bytes = b""
+    media: str | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    stream: Stream | None = None  # in place of a body
+
+
+class RefusedError(Exception):
+    """A request that is answered with an error; the body says what to do."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.headers = headers
+        self.code = code
+
+    def response(self) -> Response:
+        told = {"statusCode": self.status, "error": HTTPStatus(self.status).phrase}
+        body = {**told, **({"code": self.code} if self.code else {}), "message": self.message}
+        return Response(self.status, json.dumps(body).encode(), JSON, self.headers)
+
+
+@dataclass(slots=True)
+class Request:
+    """What a client asks, with its body once that was read."""
+
+    method: str
+    parts: tuple[str, ...]  # of the path, decoded
+    headers: dict[bytes, bytes]
+    body: bytes = b""
+    names: dict[str, str] = field(default_factory=dict)  # what the path names
+    query: bytes = b""
+
+    def header(self, name: bytes) -> str:
+        return self.headers.get(name, b"").decode("latin-1")
+
+    @property
+    def media(self) -> str:
+        """The type of the body, without its parameters."""
+        return self.header(b"content-type").partition(";")[0].strip().lower()
+
+    def json(self) -> Any:
+        """The body as JSON; refused if it is said to be something else, or is not JSON."""
+        if self.media != "application/json":
+            raise RefusedError(415, "send a body of JSON, with Content-Type: application/json")
+        try:
+            # Decoded here, since json.loads lets halves of characters pass.
+            return json.loads(self.body.decode(), parse_constant=_no_constant, parse_float=_number)
+        except (ValueError, RecursionError) as error:
+            raise RefusedError(400, f"the body is not JSON: {error}") from None
+
+
+def _number(text: str) -> int | float:
+    """A number with a point; 1.0 is as whole as 1, since JSON has but one kind of number."""
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) <= 2**53 else value
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a JSON value")
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Operation(NamedTuple):
+    """What one method does on one path."""
+
+    run: Handler
+    summary: str
+    answers: dict[int, str]
+    safe: bool = False  # it changes nothing, so HEAD may stand for it
+    body: str | None = None  # the type of what is sent
+    returns: tuple[str, ...] = ()
+    waits: bool = False  # for as long as the client does
+    private: bool = False
+    guarded: bool = False  # private, where there is a password
+    waits_with: bytes = b""  # it waits only where the query has this
+    give_back: Callable[[Request, Response], Awaitable[None]] | None = None  # what nobody got
+    socket: Callable[[Request, Receive, Send], Awaitable[None]] | None = None
+    body_bytes_max: int = 0  # where it is more than of other bodies
+    schema: dict[str, Any] | None = None  # of the body, where that is JSON
+    raw: bool = False  # a body of any other type is taken too
+    needs_body: bool = True
+    query: dict[str, dict[str, Any]] | None = None  # schemas by name
+    returned: dict[str, Any] | None = None  # the schema of what is answered
+
+
+# --- paths --------------------------------------------------------------------------------------
+
+
+def parts_of(raw_path: bytes) -> tuple[str, ...]:
+    """The parts of a path, each decoded by itself: an encoded slash does not part."""
+    parts = []
+    is_core = raw_path.startswith(b"/v1/")
+    for part in raw_path.split(b"/")[1:]:
+        if is_core and len(part) > V1_PART_MAX:
+            raise RefusedError(400, "a name has at most 255 bytes")
+        if not is_core and len(part) > PATH_PART_MAX:
+            raise RefusedError(404, "there is no such path")
+        try:
+            parts.append(unquote_to_bytes(part).decode())
+        except UnicodeDecodeError:
+            raise RefusedError(400, "a path is UTF-8, percent-encoded") from None
+    return tuple(parts)
+
+
+def template_of(parts: tuple[str, ...]) -> tuple[str, dict[str, str]]:
+    """A path with names in place of what it names, and what that is."""
+    match parts:
+        case ("mq", namespace, "messages", message, *rest):
+            names = {"namespace": namespace, "id": message}
+            return "/".join(("", "mq", "{namespace}", "messages", "{id}", *rest)), names
+        case ("mq", namespace, *rest):
+            return "/".join(("", "mq", "{namespace}", *rest)), {"namespace": namespace}
+        case ("admin", "mq", namespace, "config", key):
+            return "/admin/mq/{namespace}/config/{key}", {"namespace": namespace, "key": key}
+        case ("admin", "mq", namespace, *rest):
+            return "/".join(("", "admin", "mq", "{namespace}", *rest)), {"namespace": namespace}
+        case ("v1", "topics", topic, *rest):
+            below, names = _below_topic(tuple(rest))
+            return "/".join(("", "v1", "topics", "{topic}", *below)), {"topic": topic, **names}
+    return "/" + "/".join(parts), {}
+
+
+def _below_topic(rest: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
+    match rest:
+        case ("receivers", receiver, *more):
+            return ("receivers", "{receiver}", *more), {"receiver": receiver}
+        case ("messages", sequence, *more):
+            return ("messages", "{sequence}", *more), {"sequence": sequence}
+    return rest, {}
+
+
+def check_names(names: dict[str, str]) -> None:
+    """Refuses a namespace or an id that cannot be one."""
+    for what in ("namespace", "id"):
+        name = names.get(what)
+        if name is not None and NAME.fullmatch(name) is None:
+            raise RefusedError(
+                400, f"{what} must match ^[a-zA-Z0-9.\\-_]{{0,255}}$, which {name[:64]!r} does not"
+            )
+
+
+# --- what is answered ---------------------------------------------------------------------------
+
+NO_CONTENT: Final = Response(204)
+NOT_FOUND: Final = Response(404)
+CONFLICT: Final = Response(409)
+
+
+def text(value: str) -> Response:
+    return Response(200, value.encode(), TEXT)
+
+
+def json_of(value: object) -> Response:
+    return Response(200, json.dumps(value, separators=(",", ":")).encode(), JSON)
+
+
+def list_of(values: list[str], accept: str) -> Response:
+    """A list of text, as JSON or line by line, as the client prefers."""
+    if prefers_ndjson(accept):
+        return Response(200, "\n".join(map(json.dumps, values)).encode(), NDJSON)
+    return json_of(values)
+
+
+def prefers_ndjson(accept: str) -> bool:
+    """Would the client rather have lines than one array? In a tie, or with no wish, it has one."""
+    return _quality(accept, NDJSON) > _quality(accept, "application/json")
+
+
+def _quality(accept: str, media: str) -> float:
+    """How much a client wants a type, by the entry that names it most closely."""
+    best, weight = -1, 0.0
+    kind = media.partition("/")[0]
+    for entry in accept.lower().split(","):
+        named, *parameters = (part.strip() for part in entry.split(";"))
+        closeness = {media: 2, f"{kind}/*": 1, "*/*": 0}.get(named, -1)
+        if closeness > best:
+            best, weight = closeness, _weight(parameters)
+    return weight
+
+
+def _weight(parameters: list[str]) -> float:
+    for parameter in parameters:
+        if parameter.startswith("q="):
+            try:
+                return float(parameter[2:])
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def of_error(error: PeerError) -> Response:
+    """What an error of the broker is over HTTP."""
+    if error.code in ("no_such_message", "no_such_topic", "topic_gone"):
+        return NOT_FOUND
+    if error.code in ("wrong_state", "duplicate"):
+        return CONFLICT
+    status = {"too_large": 413, "busy": 503, "overflow": 503, "internal": 500}.get(error.code, 400)
+    later = ((b"retry-after", b"%d" % RETRY_AFTER_S),) if status == 503 else ()
+    return RefusedError(status, error.detail or error.code, later, error.code).response()
+
+
+_STATUS: Final = {
+    "unauthorized": 401,
+    "forbidden": 403,
+    **dict.fromkeys(("no_such_topic", "no_such_receiver", "no_such_message", "topic_gone"), 404),
+    **dict.fromkeys(("wrong_state", "not_yours", "topic_exists", "no_receiver", "duplicate"), 409),
+    "too_large": 413,
+    "internal": 500,
+    "busy": 503,
+    "overflow": 503,
+}
+_CODE: Final = {401: "unauthorized", 404: "no_such_path", 405: "no_such_method", 413: "too_large"}
+
+
+def refusal_of(error: PeerError) -> RefusedError:
+    """What an error of the broker is under /v1: always with its code, and what to do."""
+    sentence = ERRORS[error.code]
+    message = f"{error.detail}. {sentence}" if error.detail else sentence
+    status = _STATUS.get(error.code, 400)
+    later_s = -(-(error.retry_after_ms or 0) // 1_000) or RETRY_AFTER_S
+    later = ((b"retry-after", b"%d" % later_s),) if status == 503 else ()
+    return RefusedError(status, message, later, error.code)
+
+
+def with_code(refused: RefusedError) -> RefusedError:
+    """A refusal as /v1 tells it: there every one has a code."""
+    if refused.code is None:
+        busy_or_bad = "busy" if refused.status == 503 else "bad_request"
+        refused.code = _CODE.get(refused.status, busy_or_bad)
+    return refused
+
+
+def compressed(response: Response, accept_encoding: str) -> Response:
+    """The same response, compressed if the client takes that and it is worth it."""
+    if len(response.body) < GZIP_BYTES_MIN or not _takes_gzip(accept_encoding):
+        return response
+    body = gzip.compress(response.body, 6, mtime=0)
+    headers = (*response.headers, (b"content-encoding", b"gzip"), (b"vary", b"accept-encoding"))
+    return response._replace(body=body, headers=headers)
+
+
+def _takes_gzip(accept_encoding: str) -> bool:
+    for entry in accept_encoding.lower().split(","):
+        named, *parameters = (part.strip() for part in entry.split(";"))
+        if named in ("gzip", "*"):
+            return _weight(parameters) > 0
+    return False
+
+
+def check_version(wanted: str) -> None:
+    """Refuses a client that asks for another version of this interface."""
+    if not wanted or wanted == "*":
+        return
+    asked = wanted.lstrip("^~=v ").split(".")
+    ours = API_VERSION.split(".")
+    if len(asked) > len(ours) or any(
+        part not in ("x", "*", own) for part, own in zip(asked, ours, strict=False)
+    ):
+        raise RefusedError(400, f"Accept-Version is {wanted[:64]!r}, and this is {API_VERSION}")
+
+
+def cors_of(request: Request) -> tuple[tuple[bytes, bytes], ...]:
+    """Any page may use this service: it has no cookies to abuse."""
+    origin = request.headers.get(b"origin")
+    if origin is None:
+        return ()
+    return (
+        (b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", b"X-MQ-Priority, X-MQ-State, Retry-After"),
+        (b"vary", b"origin"),
+    )
+
+
+def preflight(request: Request, allowed: str) -> Response:
+    """The answer to OPTIONS, whether or not a browser asks."""
+    headers: list[tuple[bytes, bytes]] = [(b"allow", allowed.encode())]
+    if b"access-control-request-method" in request.headers:
+        headers.append((b"access-control-allow-methods", b"GET,HEAD,PUT,PATCH,POST,DELETE"))
+        wanted = request.headers.get(b"access-control-request-headers")
+        if wanted is not None:
+            headers.append((b"access-control-allow-headers", wanted))
+        headers.append((b"access-control-max-age", b"600"))
+    return Response(204, headers=tuple(headers))

@@ -1,0 +1,367 @@
+"""The process of the HTTP door: an ASGI application under uvicorn, with a client of the broker."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any, Final
+
+import uvicorn
+import uvloop
+
+from asterism.config import Config, ConfigError, is_loopback
+from asterism.errors import PeerError
+from asterism.gateways.http.admin import Admin
+from asterism.gateways.http.protocol import (
+    STALLED_S,
+    Operation,
+    Receive,
+    RefusedError,
+    Request,
+    Response,
+    Send,
+    Stream,
+    check_names,
+    check_version,
+    compressed,
+    cors_of,
+    of_error,
+    parts_of,
+    preflight,
+    refusal_of,
+    template_of,
+    with_code,
+)
+from asterism.gateways.http.queues import Queues
+from asterism.gateways.http.routes import Routes
+from asterism.gateways.http.v1_routes import paths_of
+from asterism.process_host import fields_of, is_ours, read_run_file, run_folder, say_ready
+from asterism.sdk.aio import Node, connect
+
+PAYLOAD_LIMIT: Final = 1_048_576
+GRACE_S: Final = 5  # for what is under way when the process is told to stop
+KEEP_ALIVE_S: Final = 75
+BACKLOG: Final = 2_048  # connections that wait to be taken
+CONNECT_S: Final = 30.0
+LOOK_S: Final = 0.02  # between looks for the front-end's file
+LAST_WORD_S: Final = 1.0  # to write the end of a stream
+FRAME_BYTES_MAX: Final = 1_048_576  # of what comes by a WebSocket
+log = logging.getLogger("asterism.http")
+
+
+class GoneError(Exception):
+    """The client has hung up."""
+
+
+class Application:
+    """Takes requests, and answers them with what the broker says."""
+
+    def __init__(self, node: Node, limit: int, set_limit: int, password: str) -> None:
+        self._limit = limit
+        self._set_limit = set_limit
+        self._queues = Queues(node, set_limit)
+        self._admin = Admin(node, self._queues, password)
+        self._password = password
+        self._paths = Routes(self._queues, self._admin, paths_of(node)).paths
+        self._waiting: set[asyncio.Future[Any]] = set()
+        self._is_stopping = False
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            return
+        method = scope.get("method", "GET")
+        request = Request(method, (), dict(scope["headers"]), query=scope["query_string"])
+        is_core = scope["raw_path"].startswith(b"/v1/")
+        try:
+            if scope["type"] == "websocket":
+                await self._talk(request, scope, receive, send)
+                return
+            response = await self._answer(request, scope, receive)
+        except RefusedError as refused:
+            response = (with_code(refused) if is_core else refused).response()
+        except PeerError as error:
+            response = refusal_of(error).response() if is_core else of_error(error)
+        except (TimeoutError, ConnectionError) as error:
+            away = PeerError("busy", f"the broker does not answer: {error}")
+            response = refusal_of(away).response() if is_core else of_error(away)
+        except GoneError:
+            return
+        if response.stream is not None:
+            await self._stream(request, response, response.stream, receive, send)
+        else:
+            is_socket = scope["type"] == "websocket"
+            await self._send(request, response, send, "websocket" if is_socket else "")
+
+    def _operations(self, request: Request, raw_path: bytes) -> dict[str, Operation]:
+        """What there is on the path of a request."""
+        request.parts = parts_of(raw_path.partition(b"?")[0])
+        template, request.names = template_of(request.parts)
+        operations = self._paths.get(template)
+        if operations is None or (request.parts == ("mq", "") and request.method == "GET"):
+            raise RefusedError(404, "there is no such path; /docs shows what there is")
+        check_names(request.names)
+        check_version(request.header(b"accept-version"))
+        return operations
+
+    async def _answer(self, request: Request, scope: dict[str, Any], receive: Receive) -> Response:
+        operations = self._operations(request, scope["raw_path"])
+        operation = _operation(operations, request.method)
+        if operation is None:
+            allowed = _allowed(operations)
+            if request.method == "OPTIONS":
+                return preflight(request, allowed)
+            raise RefusedError(405, f"there is {allowed} here", ((b"allow", allowed.encode()),))
+        if operation.private or (operation.guarded and self._password):
+            self._admin.check(request)
+        limit = self._set_limit if operation.run == self._queues.set else self._limit
+        request.body = await _body(request, receive, max(limit, operation.body_bytes_max))
+        if operation.waits and operation.waits_with in request.query:
+            return await self._wait(operation, request, receive)
+        return await operation.run(request)
+
+    # --- WebSockets and streams -------------------------------------------------------------
+
+    async def _talk(
+        self, request: Request, scope: dict[str, Any], receive: Receive, send: Send
+    ) -> None:
+        """Hands a WebSocket over to who talks there."""
+        await receive()  # that it wants to connect
+        operation = self._operations(request, scope["raw_path"]).get("GET")
+        if operation is None or operation.socket is None:
+            raise RefusedError(404, "there is no WebSocket on this path; /docs shows where one is")
+        if self._is_stopping:
+            raise _stopping()
+        await operation.socket(request, receive, send)
+
+    async def _stream(
+        self, request: Request, response: Response, stream: Stream, receive: Receive, send: Send
+    ) -> None:
+        """Writes piece by piece, until there is no more or the client hangs up."""
+        headers = self._headers(request, response)
+        writing = asyncio.ensure_future(_write(response.status, headers, stream, send))
+        hung_up = asyncio.ensure_future(_until_gone(receive))
+        self._waiting.add(writing)
+        if self._is_stopping:
+            writing.cancel()
+        try:
+            await asyncio.wait((writing, hung_up), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._waiting.discard(writing)
+            writing.cancel()
+            hung_up.cancel()
+            await asyncio.gather(writing, hung_up, return_exceptions=True)
+            await stream.close()
+        if not writing.cancelled():
+            writing.result()
+
+    # --- long polls -------------------------------------------------------------------------
+
+    async def _wait(self, operation: Operation, request: Request, receive: Receive) -> Response:
+        """Answers when there is something, unless the client hangs up before."""
+        if self._is_stopping:
+            raise _stopping()
+        answer = asyncio.ensure_future(operation.run(request))
+        hung_up = asyncio.ensure_future(_until_gone(receive))
+        self._waiting.add(answer)
+        try:
+            await asyncio.wait((answer, hung_up), return_when=asyncio.FIRST_COMPLETED)
+            if hung_up.done() and answer.done() and not answer.cancelled():
+                with contextlib.suppress(PeerError, TimeoutError, ConnectionError, RefusedError):
+                    got = answer.result()
+                    if operation.give_back is not None:
+                        await operation.give_back(request, got)
+            if hung_up.done():
+                raise GoneError
+            try:
+                return await answer
+            except asyncio.CancelledError:
+                if self._is_stopping:
+                    raise _stopping() from None
+                raise
+        finally:
+            self._waiting.discard(answer)
+            hung_up.cancel()
+            if not answer.done():
+                answer.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await answer
+
+    def stop(self) -> None:
+        """Ends the long polls, so that their clients look for a service elsewhere, or later."""
+        self._is_stopping = True
+        for answer in list(self._waiting):
+            answer.cancel()
+
+    # --- answering --------------------------------------------------------------------------
+
+    def _headers(self, request: Request, response: Response) -> list[tuple[bytes, bytes]]:
+        headers = [(b"cache-control", b"private, no-cache"), *cors_of(request), *response.headers]
+        if response.media is not None:
+            headers.append((b"content-type", response.media.encode("latin-1", "replace")))
+        return headers
+
+    async def _send(
+        self, request: Request, response: Response, send: Send, refuses: str = ""
+    ) -> None:
+        """Answers; a WebSocket that is refused is answered as any request is."""
+        response = compressed(response, request.header(b"accept-encoding"))
+        headers = self._headers(request, response)
+        if response.status != 204:
+            headers.append((b"content-length", b"%d" % len(response.body)))
+        kind = f"{refuses}.http.response" if refuses else "http.response"
+        await send({"type": f"{kind}.start", "status": response.status, "headers": headers})
+        body = b"" if request.method == "HEAD" else response.body
+        await send({"type": f"{kind}.body", "body": body})
+
+
+def _stopping() -> RefusedError:
+    return RefusedError(503, "the service is being stopped: try again", ((b"retry-after", b"1"),))
+
+
+def _operation(operations: dict[str, Operation], method: str) -> Operation | None:
+    if method == "HEAD":
+        held = operations.get("GET")
+        return held if held is not None and held.safe else None
+    return operations.get(method)
+
+
+def _allowed(operations: dict[str, Operation]) -> str:
+    head = ["HEAD"] if "GET" in operations and operations["GET"].safe else []
+    return ", ".join([*operations, *head, "OPTIONS"])
+
+
+async def _body(request: Request, receive: Receive, limit: int) -> bytes:
+    """The body of a request; refused as soon as it is too large."""
+    too_large = RefusedError(413, f"the body may have {limit} bytes")
+    told = request.header(b"content-length")
+    if told.isdigit() and int(told) > limit:
+        raise too_large
+    body = bytearray()
+    while True:
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise GoneError
+        body += event.get("body", b"")
+        if len(body) > limit:
+            raise too_large
+        if not event.get("more_body"):
+            return bytes(body)
+
+
+async def _write(
+    status: int, headers: list[tuple[bytes, bytes]], stream: Stream, send: Send
+) -> None:
+    """Writes a stream to its end, or until the client reads no more of it."""
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    try:
+        async for piece in stream.pieces():
+            async with asyncio.timeout(STALLED_S):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+    except TimeoutError:
+        log.info("a client reads nothing of its stream any more")
+    finally:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORD_S):
+                await send({"type": "http.response.body", "body": b""})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+# --- the process --------------------------------------------------------------------------------
+
+
+def _number(environ: Mapping[str, str], name: str, default: int, most: int) -> int:
+    given = environ.get(name)
+    if not given:
+        return default
+    if not given.isascii() or not given.isdigit() or int(given) > most:
+        raise ConfigError(f"{name}: must be a whole number from 0 to {most}, not {given[:32]!r}")
+    return int(given)
+
+
+def listener(config: Config, environ: Mapping[str, str]) -> socket.socket:
+    """The socket that requests come in by; others than this machine have to be allowed."""
+    host = environ.get("MQ_HOST") or "localhost"
+    port = _number(environ, "MQ_PORT", 8_080, 65_535)
+    if not is_loopback(f"tcp://{host}") and host != "::1" and not config.insecure:
+        raise ConfigError(
+            f"MQ_HOST is {host}: others than this machine could connect, and nothing asks them who "
+            "they are. Use 127.0.0.1, or set insecure = true."
+        )
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # With its protocol named, asyncio sends at once what it is given: without, every answer
+        # would wait 40 ms for the client to acknowledge its first part.
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(("127.0.0.1" if host == "localhost" else host, port))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}. Name another port: MQ_PORT"
+        ) from None
+    return found
+
+
+class _Server(uvicorn.Server):
+    """Ends the long polls when it is told to stop: they would never end by themselves."""
+
+    def __init__(self, config: uvicorn.Config, application: Application) -> None:
+        super().__init__(config)
+        self._application = application
+
+    async def on_tick(self, counter: int) -> bool:
+        ends = await super().on_tick(counter)
+        if ends:
+            self._application.stop()
+        return ends
+
+
+async def _serve(config: Config, environ: Mapping[str, str]) -> None:
+    limit = _number(environ, "MQ_PAYLOAD_LIMIT", PAYLOAD_LIMIT, 1 << 40)
+    set_limit = _number(environ, "MQ_SET_PAYLOAD_LIMIT", limit, 1 << 40)
+    listening = listener(config, environ)
+    host, port = listening.getsockname()[:2]
+    async with connect(await _address(config), "http", timeout=CONNECT_S) as node:
+        application = Application(node, limit, set_limit, environ.get("MQ_ADMIN_PASSWORD", ""))
+        settings = uvicorn.Config(
+            application,
+            lifespan="off",
+            proxy_headers=False,
+            ws_max_size=FRAME_BYTES_MAX,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=True,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+        server = _Server(settings, application)
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        listening.listen(BACKLOG)  # before anybody is told
+        say_ready(config, "http", url=url)
+        log.info("listens %s", fields_of(url=url))
+        await server.serve([listening])
+
+
+async def _address(config: Config) -> str:
+    """Where the front-end listens; one that took a free port has written down which."""
+    if not config.listen.endswith(":0"):
+        return config.listen.replace("*", "127.0.0.1")
+    for _ in range(round(CONNECT_S / LOOK_S)):
+        said = read_run_file(run_folder(config), "frontend")
+        if "address" in said and is_ours(said.get("pid")):
+            return str(said["address"])
+        await asyncio.sleep(LOOK_S)
+    raise ConnectionError("there is no front-end")
+
+
+def run(config: Config) -> None:
+    """Runs the door until it is told to stop."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(config, os.environ))
+    log.info("has stopped")

@@ -1,0 +1,1 @@
+"""Foreign protocols, sentence by sentence, against the real doors with real clients."""
