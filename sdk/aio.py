@@ -707,10 +707,9 @@ class Node(Connection):
         self, topic: str, sequence: int, *, timeout: float | None = TIMEOUT
     ) -> None:
         """Has a message that was ordered wait again, at once, as if its time had run out."""
-        fields = (0, (sequence,), 0, WORK_QUEUE)
-        reply = await self._ask_topic(Verb.EXTEND, topic, fields, timeout)
-        for _, code in reply.get("refused", ()):
-            raise PeerError(code, f"message {sequence} of {topic}")
+        refused = await self.extend(topic, WORK_QUEUE, (sequence,), 0, timeout=timeout)
+        if refused:
+            raise PeerError(refused[sequence], f"message {sequence} of {topic}")
 
     async def fetch(
         self, topic: str, sequence: int, *, timeout: float | None = TIMEOUT

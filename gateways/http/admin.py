@@ -5,9 +5,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from asterism import limits
-from asterism.errors import PeerError
 from asterism.gateways.http.protocol import NO_CONTENT, RefusedError, Request, Response, json_of
-from asterism.gateways.http.queues import TIMEOUT_S, Queues, namespace_of, topic_of
+from asterism.gateways.http.queues import TIMEOUT_S, Queues, if_there, namespace_of, topic_of
 from asterism.sdk.aio import Node
 from asterism.settings import TIMEOUT_MS_MAX
 
@@ -27,8 +26,6 @@ def _seconds(value: object) -> object:
 
 
 def _concurrency(value: object) -> object:
-    if type(value) is float and value.is_integer():
-        value = int(value)
     if type(value) is not int or not 1 <= value <= limits.SEQUENCE_MAX:
         raise RefusedError(400, "concurrency is a whole number from 1 on; DELETE it to inherit")
     return value
@@ -52,6 +49,10 @@ class Admin:
         self._queues = queues
         self._password = password.encode()
 
+    @property
+    def has_password(self) -> bool:
+        return bool(self._password)
+
     def check(self, request: Request) -> None:
         """Lets nobody in without the password, and nobody at all where there is none."""
         scheme, _, given = request.header(b"authorization").partition(" ")
@@ -74,12 +75,8 @@ class Admin:
         return json_of(await self._config_of(topic_of(request.names["namespace"])))
 
     async def _config_of(self, topic: str) -> dict[str, Any]:
-        try:
-            told = await self._node.describe(topic, timeout=TIMEOUT_S)
-        except PeerError as error:
-            if error.code != "no_such_topic":
-                raise
-            told = {"overrides": [], "settings": {}}
+        told = await if_there(self._node.describe(topic, timeout=TIMEOUT_S))
+        told = told or {"overrides": [], "settings": {}}
         return {
             shown: told["settings"].get(name) if name in told["overrides"] else None
             for shown, name, _ in _KEYS.values()
@@ -97,11 +94,7 @@ class Admin:
     async def delete(self, request: Request) -> Response:
         _, name, _ = _key(request)
         topic = topic_of(request.names["namespace"])
-        try:
-            await self._node.configure(topic, inherit=(name,), timeout=TIMEOUT_S)
-        except PeerError as error:
-            if error.code != "no_such_topic":
-                raise
+        await if_there(self._node.configure(topic, inherit=(name,), timeout=TIMEOUT_S))
         return NO_CONTENT
 
 

@@ -122,12 +122,8 @@ class Queues:
     async def _parked(self, topic: str) -> Any:
         after = 0
         while True:
-            try:
-                rows = await self._node.list_parked(topic, after=after, timeout=TIMEOUT_S)
-            except PeerError as error:
-                if error.code == "no_such_topic":
-                    return
-                raise
+            listing = self._node.list_parked(topic, after=after, timeout=TIMEOUT_S)
+            rows = await if_there(listing) or []
             for row in rows:
                 yield row
             if len(rows) < limits.LIST_MAX:
@@ -135,17 +131,17 @@ class Queues:
             after = rows[-1]["position"]
 
     async def abandon_failed(self, request: Request) -> Response:
-        await _if_there(self._node.abandon_all(_topic(request), timeout=TIMEOUT_S))
+        await if_there(self._node.abandon_all(_topic(request), timeout=TIMEOUT_S))
         return NO_CONTENT
 
     async def renew_failed(self, request: Request) -> Response:
-        await _if_there(self._node.renew_all(_topic(request), timeout=TIMEOUT_S))
+        await if_there(self._node.renew_all(_topic(request), timeout=TIMEOUT_S))
         return NO_CONTENT
 
     # --- whole queues -----------------------------------------------------------------------
 
     async def clear(self, request: Request) -> Response:
-        await _if_there(self._node.clear(_topic(request), timeout=TIMEOUT_S))
+        await if_there(self._node.clear(_topic(request), timeout=TIMEOUT_S))
         return NO_CONTENT
 
     async def stats(self, request: Request) -> Response:
@@ -155,7 +151,7 @@ class Queues:
 
     async def stats_of(self, topic: str) -> dict[str, Any]:
         """The counts of a topic, all zero for one that there is not."""
-        found = await _if_there(self._node.stats(topic, timeout=TIMEOUT_S))
+        found = await if_there(self._node.stats(topic, timeout=TIMEOUT_S))
         return {**dict.fromkeys(STATES, 0), "listed": False, **(found or {})}
 
     async def namespaces(self, request: Request) -> Response:
@@ -180,7 +176,7 @@ class Queues:
         return answers
 
 
-async def _if_there(asked: Awaitable[_T]) -> _T | None:
+async def if_there(asked: Awaitable[_T]) -> _T | None:
     """What is asked of a topic, or nothing where there is no such topic."""
     try:
         return await asked
@@ -203,8 +199,6 @@ def _sequence(request: Request) -> int:
 
 
 def _priority(value: object) -> int | None:
-    if type(value) is float and value.is_integer():
-        value = int(value)
     if value is None or (type(value) is int and 0 <= value <= limits.PRIORITY_MAX):
         return value
     raise RefusedError(

@@ -63,7 +63,6 @@ class Application:
         self._set_limit = set_limit
         self._queues = Queues(node, set_limit)
         self._admin = Admin(node, self._queues, password)
-        self._password = password
         self._paths = Routes(self._queues, self._admin, paths_of(node)).paths
         self._waiting: set[asyncio.Future[Any]] = set()
         self._is_stopping = False
@@ -113,7 +112,7 @@ class Application:
             if request.method == "OPTIONS":
                 return preflight(request, allowed)
             raise RefusedError(405, f"there is {allowed} here", ((b"allow", allowed.encode()),))
-        if operation.private or (operation.guarded and self._password):
+        if operation.private or (operation.guarded and self._admin.has_password):
             self._admin.check(request)
         limit = self._set_limit if operation.run == self._queues.set else self._limit
         request.body = await _body(request, receive, max(limit, operation.body_bytes_max))
