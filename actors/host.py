@@ -32,6 +32,7 @@ from asterism.actors.topic import TopicActor
 from asterism.config import Config, ConfigError
 from asterism.effects import Accepted, Forward, Refusal, Refuse
 from asterism.errors import PeerError
+from asterism.frames_host import is_readable, receive_some, send
 from asterism.process_host import (
     Clock,
     Stopping,
@@ -367,14 +368,17 @@ class Worker:
             self._look_after_children()
 
     def _drain(self) -> None:
-        receive, taken = self._socket.recv_multipart, 0
+        socket, taken = self._socket, 0
         for _ in range(TURN_FRAMES_MAX):
-            try:
-                frames = receive(zmq.NOBLOCK)
-            except zmq.Again:
+            if not is_readable(socket):
                 return
-            self._take(frames)
-            taken += len(frames[-1])
+            (session,) = receive_some(socket, 1)
+            if not session:
+                self._on_control(*receive_some(socket, 2))
+                continue
+            head, topic, body = receive_some(socket, 3)
+            self._take(session, head, topic, body)
+            taken += len(body)
             if taken >= TURN_BYTES_MAX:
                 return
 
@@ -409,12 +413,7 @@ class Worker:
 
     # --- taking -----------------------------------------------------------------------------
 
-    def _take(self, frames: list[bytes]) -> None:
-        session = frames[0]
-        if not session:
-            self._on_control(frames[1], frames[2])
-            return
-        head, topic, body = frames[1:]
+    def _take(self, session: bytes, head: bytes, topic: bytes, body: bytes) -> None:
         verb, _, number, request = wire.read_head(head)
         node = session + wire.NUMBER.pack(number)
         if session == self._session and verb >= wire.FIRST_BROKER_VERB:
@@ -532,10 +531,10 @@ class Worker:
     def _send_frames(self, frames: list[bytes]) -> None:
         """Sends; waits for a front-end that is behind, and not for ever for one that is gone."""
         try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK)
+            send(self._socket, frames)
         except zmq.Again:
             if self._socket.poll(SEND_MS_MAX, zmq.POLLOUT):
-                self._socket.send_multipart(frames, zmq.NOBLOCK)
+                send(self._socket, frames)
                 return
             # Every session of such a front-end is over by now, and asks again through another.
             log.error("the front-end takes nothing: what it was sent is dropped")

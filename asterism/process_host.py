@@ -25,6 +25,7 @@ from typing import Any
 from asterism.config import CONFIG_VARIABLE, Config, ConfigError, load
 
 SOCKET_PATH_MAX = 100  # bytes; the system allows 107
+SOCKET_NAME_MAX = 16  # bytes of them: "/interests.sock"
 STORES_FILE = "stores.json"
 log = logging.getLogger("asterism")
 
@@ -148,11 +149,22 @@ def socket_address(config: Config, name: str) -> str:
     folder = run_folder(config)
     path = folder / f"{name}.sock"
     if len(os.fsencode(path)) > SOCKET_PATH_MAX:
-        digest = blake2b(os.fsencode(folder), digest_size=8).hexdigest()
-        short = Path(tempfile.gettempdir()) / f"asterism-{os.getuid()}-{digest}"
-        short.mkdir(mode=0o700, exist_ok=True)
-        path = short / f"{name}.sock"
+        path = _short_folder(folder) / f"{name}.sock"
     return f"ipc://{path}"
+
+
+def _short_folder(folder: Path) -> Path:
+    """A folder for sockets where the path of their own is longer than the system allows."""
+    digest = blake2b(os.fsencode(folder), digest_size=8).hexdigest()
+    name = f"asterism-{os.getuid()}-{digest}"
+    for home in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
+        short = Path(home) / name
+        if len(os.fsencode(short)) + SOCKET_NAME_MAX <= SOCKET_PATH_MAX and Path(home).is_dir():
+            short.mkdir(mode=0o700, exist_ok=True)
+            if short.stat().st_uid != os.getuid():
+                raise ConfigError(f"{short} belongs to another user: remove it")
+            return short
+    raise ConfigError(f"{folder} is too long a path for sockets: use a data folder nearer the root")
 
 
 def say_ready(config: Config, name: str, **fields: Any) -> None:

@@ -22,6 +22,7 @@ import zmq
 from asterism import __version__, wire
 from asterism.config import Config
 from asterism.errors import PeerError
+from asterism.frames_host import is_readable, receive, receive_some, send
 from asterism.process_host import (
     Clock,
     Stopping,
@@ -95,10 +96,12 @@ class FrontEnd:
         settle_memory()
         look_ms = max(self._config.heartbeat_ms // 2, 1)
         while not stopping.asked:
-            poller.poll(BLOCKED_POLL_MS if self._is_blocked() else look_ms)
+            ready = dict(poller.poll(BLOCKED_POLL_MS if self._is_blocked() else look_ms))
             self._now_ms = self._clock.now_ms()
-            self._drain_workers()
-            self._drain_clients()
+            if self._workers in ready:
+                self._drain_workers()
+            if self._clients in ready:
+                self._drain_clients()
             if self._is_blocked():
                 self._unblock()
             if self._now_ms >= self._next_look_ms:
@@ -122,13 +125,10 @@ class FrontEnd:
     # --- from clients -----------------------------------------------------------------------
 
     def _drain_clients(self) -> None:
-        receive, not_now = self._clients.recv_multipart, zmq.NOBLOCK
         for _ in range(DRAIN_MAX):
-            try:
-                frames = receive(not_now)
-            except zmq.Again:
+            self._on_client(receive(self._clients))
+            if not is_readable(self._clients):
                 return
-            self._on_client(frames)
 
     def _on_client(self, frames: list[bytes]) -> None:
         routing, frames = frames[0], frames[1:]
@@ -273,7 +273,7 @@ class FrontEnd:
     def _send(self, socket: "zmq.Socket[bytes]", frames: list[bytes]) -> int | None:
         """Sends without waiting; the error number where that cannot be."""
         try:
-            socket.send_multipart(frames, zmq.NOBLOCK)
+            send(socket, frames)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise
@@ -283,22 +283,23 @@ class FrontEnd:
     # --- from workers -----------------------------------------------------------------------
 
     def _drain_workers(self) -> None:
-        receive, not_now = self._workers.recv_multipart, zmq.NOBLOCK
         for _ in range(DRAIN_MAX):
-            try:
-                frames = receive(not_now)
-            except zmq.Again:
-                return
-            worker, session_id = frames[0], frames[1]
+            worker, session_id = receive_some(self._workers, 2)
             if not session_id:
-                self._on_control(worker, *frames[2:])
-            elif session_id.startswith(wire.OF_WORKER):
-                self._between_workers(worker, frames[1:])
+                self._on_control(worker, *receive(self._workers))
             else:
-                session = self._sessions.of(session_id)
-                if session is not None:
-                    self._returned += 1
-                    self._to_client(session, frames[2:])
+                self._return(worker, session_id, receive_some(self._workers, 3))
+            if not is_readable(self._workers):
+                return
+
+    def _return(self, worker: bytes, session_id: bytes, frames: list[bytes]) -> None:
+        if session_id.startswith(wire.OF_WORKER):
+            self._between_workers(worker, [session_id, *frames])
+            return
+        session = self._sessions.of(session_id)
+        if session is not None:
+            self._returned += 1
+            self._to_client(session, frames)
 
     def _on_control(self, worker: bytes, what: bytes, value: bytes, to: bytes = b"") -> None:
         if what == b"route":

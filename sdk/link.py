@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import zmq
 
+from asterism.frames_host import is_readable, receive, receive_some, send
 from asterism.sdk.producing import RETRY_MS_MIN
 from asterism.wire import Frames
 
@@ -63,7 +64,7 @@ class Link:
         self._read_monitor(on_lost)
 
     def _read_monitor(self, on_lost: Callable[[], None]) -> None:
-        while self._monitor is not None and self._monitor.get(zmq.EVENTS) & zmq.POLLIN:
+        while self._monitor is not None and is_readable(self._monitor):
             what, _ = _EVENT.unpack(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
             if what == zmq.EVENT_DISCONNECTED:
                 on_lost()
@@ -82,7 +83,7 @@ class Link:
         outbox = self.outbox
         while outbox:
             try:
-                self._socket.send_multipart(outbox[0], zmq.NOBLOCK)
+                send(self._socket, outbox[0])
             except zmq.Again:
                 return
             outbox.popleft()
@@ -91,10 +92,17 @@ class Link:
         """Hands on what has arrived; true if there is more than fits in one turn."""
         for _ in range(DRAIN_MAX):
             socket = self._socket  # what is handed on may close it
-            if socket is None or not int(socket.get(zmq.EVENTS)) & zmq.POLLIN:
+            if socket is None or not is_readable(socket):
                 return False
-            self._on_frames(socket.recv_multipart(zmq.NOBLOCK))
+            self._on_frames(self._receive(socket))
         return True
+
+    def _receive(self, socket: "zmq.Socket[bytes]") -> list[bytes]:
+        """A message: of three frames, or whoever this is connected to is not a broker."""
+        try:
+            return receive_some(socket, 2) + receive(socket)
+        except zmq.Again:
+            return []
 
     def close(self) -> None:
         self.outbox.clear()

@@ -36,6 +36,7 @@ from asterism.gateways.http.protocol import (
 )
 from asterism.gateways.http.queues import Queues
 from asterism.gateways.http.routes import Routes
+from asterism.gateways.http.transport import GatheringProtocol
 from asterism.gateways.http.v1_routes import paths_of
 from asterism.process_host import fields_of, is_ours, read_run_file, run_folder, say_ready
 from asterism.sdk.aio import Node, connect
@@ -64,7 +65,7 @@ class Application:
         self._queues = Queues(node, set_limit)
         self._admin = Admin(node, self._queues, password)
         self._paths = Routes(self._queues, self._admin, paths_of(node)).paths
-        self._waiting: set[asyncio.Future[Any]] = set()
+        self._waiting: set[asyncio.Future[Any]] = set()  # long polls and streams
         self._is_stopping = False
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -161,31 +162,26 @@ class Application:
         """Answers when there is something, unless the client hangs up before."""
         if self._is_stopping:
             raise _stopping()
-        answer = asyncio.ensure_future(operation.run(request))
+        poll = asyncio.current_task()
+        assert poll is not None
         hung_up = asyncio.ensure_future(_until_gone(receive))
-        self._waiting.add(answer)
+        hung_up.add_done_callback(lambda _: poll in self._waiting and poll.cancel())
+        self._waiting.add(poll)
         try:
-            await asyncio.wait((answer, hung_up), return_when=asyncio.FIRST_COMPLETED)
-            if hung_up.done() and answer.done() and not answer.cancelled():
-                with contextlib.suppress(PeerError, TimeoutError, ConnectionError, RefusedError):
-                    got = answer.result()
-                    if operation.give_back is not None:
-                        await operation.give_back(request, got)
-            if hung_up.done():
-                raise GoneError
-            try:
-                return await answer
-            except asyncio.CancelledError:
-                if self._is_stopping:
-                    raise _stopping() from None
+            response = await operation.run(request)
+        except asyncio.CancelledError:
+            if not hung_up.done() and not self._is_stopping:
                 raise
+            poll.uncancel()
+            raise GoneError if hung_up.done() else _stopping() from None
         finally:
-            self._waiting.discard(answer)
+            self._waiting.discard(poll)
             hung_up.cancel()
-            if not answer.done():
-                answer.cancel()
-                with contextlib.suppress(asyncio.CancelledError, Exception):
-                    await answer
+        if hung_up.done():
+            if operation.give_back is not None:
+                await operation.give_back(request, response)
+            raise GoneError
+        return response
 
     def stop(self) -> None:
         """Ends the long polls, so that their clients look for a service elsewhere, or later."""
@@ -231,12 +227,15 @@ def _allowed(operations: dict[str, Operation]) -> str:
     return ", ".join([*operations, *head, "OPTIONS"])
 
 
+def _too_large(limit: int) -> RefusedError:
+    return RefusedError(413, f"the body may have {limit} bytes")
+
+
 async def _body(request: Request, receive: Receive, limit: int) -> bytes:
     """The body of a request; refused as soon as it is too large."""
-    too_large = RefusedError(413, f"the body may have {limit} bytes")
-    told = request.header(b"content-length")
+    told = request.headers.get(b"content-length", b"")
     if told.isdigit() and int(told) > limit:
-        raise too_large
+        raise _too_large(limit)
     body = bytearray()
     while True:
         event = await receive()
@@ -244,7 +243,7 @@ async def _body(request: Request, receive: Receive, limit: int) -> bytes:
             raise GoneError
         body += event.get("body", b"")
         if len(body) > limit:
-            raise too_large
+            raise _too_large(limit)
         if not event.get("more_body"):
             return bytes(body)
 
@@ -329,6 +328,7 @@ async def _serve(config: Config, environ: Mapping[str, str]) -> None:
         application = Application(node, limit, set_limit, environ.get("MQ_ADMIN_PASSWORD", ""))
         settings = uvicorn.Config(
             application,
+            http=GatheringProtocol,
             lifespan="off",
             proxy_headers=False,
             ws_max_size=FRAME_BYTES_MAX,
