@@ -58,6 +58,10 @@ ALSO: dict[str, Callable[[str], bool]] = {
     "storage": lambda module: False,
     "sdk": lambda module: module == "asterism.router.interest",
     "gateways": lambda module: of(module, "sdk"),  # a door is a client like any other
+    # It reads stores, and publishes as any client does; of the broker it runs nothing.
+    "spark": lambda module: (
+        of(module, "storage") or of(module, "sdk") or module == "asterism.router.interest"
+    ),
 }
 
 

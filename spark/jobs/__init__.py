@@ -1,0 +1,1 @@
+"""What `asterism spark` runs."""

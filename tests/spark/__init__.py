@@ -1,0 +1,1 @@
+"""Spark on snapshots of a real broker, in a real session."""
