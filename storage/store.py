@@ -1,4 +1,4 @@
-"""One store: a RocksDB in a folder of its own. The only file that imports rocksdict.
+"""One store: a RocksDB in a folder of its own. Besides ``reading``, nobody else imports rocksdict.
 
 It holds rows of bytes and knows nothing of what they mean. It has no clock and no thread of its
 own, and it never repairs anything: a store that cannot be trusted is refused with a ``StoreError``,
@@ -490,12 +490,13 @@ class Store:
                     f"{self.folder}: this RocksDB was not made by Asterism. Use another folder."
                 )
             return
-        if len(row) != _FORMAT.size:
+        found = read_format(row)
+        if found is None:
             raise StoreError(
                 f"{self.folder}: its format is not known to this version of Asterism, which reads "
                 f"up to format {FORMAT_VERSION}. Use the version that wrote it."
             )
-        version, number, count = _FORMAT.unpack(row)
+        version, number, count = found
         if version > FORMAT_VERSION:
             raise StoreError(
                 f"{self.folder}: it is of format {version}, and this version of Asterism reads up "
@@ -627,6 +628,14 @@ class Store:
             f"{self.folder}: reading failed: {error}. If a file is damaged, restore this store "
             "from a snapshot."
         )
+
+
+def read_format(row: bytes) -> tuple[int, int, int] | None:
+    """The version, number and count of a format row; ``None`` if it is none."""
+    if len(row) != _FORMAT.size:
+        return None
+    version, number, count = _FORMAT.unpack(row)
+    return version, number, count
 
 
 def _key_before(cursor: RdictIter, high: bytes) -> bytes:
