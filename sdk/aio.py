@@ -135,6 +135,15 @@ class Node(Connection):
         await self._put(receipt, message, size, timeout)
         return receipt
 
+    def produce_as(self, topic: str, producer: bytes, next_number: int = 1) -> None:
+        """Publishes on this topic as a producer of the caller's, from this number of it on.
+
+        For who keeps a record of what was accepted: after a crash, what is published again under
+        the numbers that it had is stored once. Before anything was published on the topic.
+        """
+        self._check_open()
+        self._session.produce_as(checks.topic_name(topic), producer, next_number)
+
     def _compose(
         self, topic: str, payload: Payload, wishes: Wishes, ids: Ids
     ) -> tuple[Receipt, Incoming, int]:

@@ -367,6 +367,14 @@ class BlockingNode:
 
     # --- publishing -------------------------------------------------------------------------
 
+    def produce_as(self, topic: str, producer: bytes, next_number: int = 1) -> None:
+        """Publishes on this topic as a producer of the caller's, from this number of it on."""
+
+        async def begin() -> None:
+            self._node.produce_as(topic, producer, next_number)
+
+        self._loop.run(begin())
+
     def publish(
         self,
         topic: str,

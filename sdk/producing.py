@@ -141,10 +141,14 @@ class Identity:
 class Producer:
     """Everything that this client publishes on one topic."""
 
-    def __init__(self, topic: str, identity: Identity) -> None:
+    def __init__(
+        self, topic: str, identity: Identity, next_number: int = 1, is_fixed: bool = False
+    ) -> None:
         self.topic = topic
         self.identity = identity
-        self.next_number = 1
+        self.next_number = next_number
+        # The id is the publisher's own, and so are the numbers: it is never exchanged for another.
+        self.is_fixed = is_fixed
         self.batches: deque[Batch] = deque()
         self.sent = 0  # how many of the batches, from the first, are sent on this connection
         self.buffer: list[Incoming] = []
@@ -153,6 +157,7 @@ class Producer:
         self.resume_ms = 0  # nothing is sent before
         self.failures = 0  # refusals with busy since the last answer
         self.draining = False  # a new id is due, once everything sent has been answered
+        self.refused: PeerError | None = None  # why, where the id is fixed
 
     @property
     def is_idle(self) -> bool:
@@ -279,6 +284,21 @@ class Producer:
         self.draining = False
         self.failures = 0
         return uncertain
+
+    def give_up(self) -> list[Batch]:
+        """Takes off everything unanswered of an id that is fixed.
+
+        What follows begins where the first of it did, unless some of it may have been stored: then
+        it leaves a gap, so that the broker refuses it rather than take it for that.
+        """
+        lost = list(self.batches)
+        self.batches.clear()
+        if lost and not any(batch.unsure for batch in lost):
+            self.next_number = lost[0].first
+        self.sent = 0
+        self.draining = False
+        self.failures = 0
+        return lost
 
 
 def size_of(message: Incoming) -> int:

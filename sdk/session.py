@@ -390,9 +390,19 @@ class Session:
         self.unsent_bytes += size
         self._fed[ticket.topic] = producer
 
+    def produce_as(self, topic: str, producer_id: bytes, next_number: int) -> None:
+        """Publishes on this topic under an id of the caller's, from this number on."""
+        if len(producer_id) != limits.PRODUCER_ID_BYTES or next_number < 1:
+            raise PeerError("bad_request", "a producer has an id of 16 bytes and counts from 1")
+        if topic in self._producers:
+            raise PeerError("wrong_state", "this client has published on the topic already")
+        identity = Identity(topic.encode(), producer_id)
+        self._identities[identity.id] = identity
+        self._producers[topic] = Producer(topic, identity, next_number, is_fixed=True)
+
     def _new_producer(self, topic: str) -> Producer:
         if len(self._producers) >= PRODUCERS_MAX:
-            for idle in [p for p in self._producers.values() if p.is_idle]:
+            for idle in [p for p in self._producers.values() if p.is_idle and not p.is_fixed]:
                 del self._producers[idle.topic]
                 self._drop_identity_if_over(idle.identity)
         producer = Producer(topic, self._new_identity(topic.encode()))
@@ -746,7 +756,7 @@ class Session:
         batch.unsure -= 1
         self._fed[producer.topic] = producer
         if producer.draining:
-            if error.code not in ("busy", "wrong_state"):
+            if error.code not in ("busy", "wrong_state") and not producer.is_fixed:
                 self._settle(batch, [error] * batch.count, events)
             self._finish_drained(events)
         elif error.code == "busy":
@@ -755,7 +765,11 @@ class Session:
             # Its numbers are not used, so that all behind it wait for a gap to close: under a new
             # id there is none. What is under way under the old one has to come back before.
             producer.draining = True
-            if error.code != "wrong_state" or batch.unsure:
+            if producer.is_fixed:
+                # Under another id it could be stored twice, so its publisher decides. What follows
+                # may use its numbers, and must not before all behind it has come back.
+                producer.refused = producer.refused or error
+            elif error.code != "wrong_state" or batch.unsure:
                 self._settle(batch, [error] * batch.count, events)
             self._finish_drained(events)
 
@@ -777,6 +791,9 @@ class Session:
     def _finish_drained(self, events: list[Event]) -> None:
         """Producers that wait for a new id get it once nothing is under way under the old."""
         for producer in [p for p in self._producers.values() if p.is_drained()]:
+            if producer.is_fixed:
+                self._give_up(producer, events)
+                continue
             old = producer.identity
             lost = producer.begin_anew(self._new_identity(old.topic))
             self._drop_identity_if_over(old)
@@ -788,6 +805,15 @@ class Session:
                 self._settle(batch, [error] * batch.count, events)
             if not producer.is_idle:
                 self._fed[producer.topic] = producer
+
+    def _give_up(self, producer: Producer, events: list[Event]) -> None:
+        """Everything unanswered of an id that is fixed was in vain."""
+        error = producer.refused or PeerError("wrong_state", "the broker misses what it confirmed")
+        producer.refused = None
+        lost = producer.give_up()
+        for batch in lost:
+            producer.batches.appendleft(batch)
+            self._settle(batch, [error] * batch.count, events)
 
     # --- receipts ---------------------------------------------------------------------------
 

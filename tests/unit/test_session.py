@@ -524,6 +524,66 @@ def test_a_broker_that_lost_what_it_confirmed_gets_the_rest_from_a_new_producer(
     assert anew.body[1] != first.body[1] and anew.body[2] == 1
 
 
+def test_a_producer_of_the_callers_goes_on_from_its_number(client: Client) -> None:
+    client.session.produce_as("t", b"p" * 16, 41)
+    client.publish(b"1", b"2")
+    (sent,) = client.flush()
+    assert (numbering(sent), sent.body[3]) == ((b"p" * 16, 41), 40)
+    with pytest.raises(PeerError, match="already"):
+        client.session.produce_as("t", b"q" * 16, 1)
+    for wrong in ((b"p", 1), (b"p" * 16, 0)):
+        with pytest.raises(PeerError, match="16 bytes"):
+            client.session.produce_as("u", *wrong)
+
+
+@pytest.mark.parametrize("code", ["wrong_state", "no_such_topic"])
+def test_a_producer_of_the_callers_is_never_exchanged_for_another(
+    client: Client, code: str
+) -> None:
+    client.session.produce_as("t", b"p" * 16, 7)
+    tickets = [client.publish(b"1"), None]
+    (first,) = client.flush()
+    tickets[1] = client.publish(b"2")
+    (second,) = client.flush()
+    assert client.refuse(first, code) == [], "first everything under way comes back"
+    client.refuse(second, "busy", "number 7 is still missing", 0)
+    for ticket in tickets:
+        assert ticket is not None
+        error = ticket.first_error()
+        assert error is not None and error.code == code
+    assert client.session.window.messages == 0
+    client.publish(b"3")
+    (third,) = client.flush()
+    assert numbering(third) == (b"p" * 16, 7), "nothing was stored under these numbers"
+
+
+def test_what_may_have_been_stored_for_a_producer_of_the_callers_is_not_taken_for_the_next(
+    client: Client,
+) -> None:
+    client.session.produce_as("t", b"p" * 16, 1)
+    unsure = client.publish(b"1")
+    client.flush()
+    (again,) = client.reconnect()
+    client.refuse(again, "wrong_state")
+    assert unsure.first_error() is not None
+    client.publish(b"2")
+    (sent,) = client.flush()
+    assert numbering(sent) == (b"p" * 16, 2)
+
+
+def test_a_producer_of_the_callers_whose_numbers_are_missing_there_ends_with_an_error(
+    client: Client,
+) -> None:
+    client.session.produce_as("t", b"p" * 16, 9)
+    ticket = client.publish(b"1")
+    for _ in range(producing.GAPS_MAX + 1):
+        (sent,) = client.flush()
+        client.refuse(sent, "busy", "number 1 is still missing", 0)
+    error = ticket.first_error()
+    assert error is not None and error.code == "wrong_state"
+    assert client.flush() == []
+
+
 # --- a worker that restarted ----------------------------------------------------------------------
 
 
