@@ -20,7 +20,7 @@ from asterism.commands import Incoming
 from asterism.effects import Deliver, Delivered, Reply
 from asterism.message import Status
 from asterism.storage.keys import FIRST_RANK, POOL, RANK_END, WORK, rank_of
-from asterism.storage.records import ONLY_PARKED, decode_exception, unpack
+from asterism.storage.records import ONLY_PARKED, decode_exception, decode_fared
 
 _SENT = Status.SENT  # a member of an enumeration is slow to look up
 _new_tuple = tuple.__new__  # a named tuple's own constructor is slow, and one is made a delivery
@@ -390,7 +390,8 @@ class Dispatch(Retry):
         if not self.is_tracked(message) and not self.parked:
             return EXPIRED
         fared = [
-            unpack(row, 6)[1] for _, row in self.rows.scan(*self.keys.fared_all(message.sequence))
+            decode_fared(row).status
+            for _, row in self.rows.scan(*self.keys.fared_all(message.sequence))
         ]
         failed, waiting = status_name(Status.FAILED), status_name(Status.WAITING)
         done = any(status not in (failed, waiting) for status in fared)

@@ -1,7 +1,6 @@
 """How messages end: done, expired, dropped, abandoned. Receipts, history, and what ending frees."""
 
 from hashlib import blake2b
-from typing import Any
 
 from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, Delivery, Message
 from asterism.actors.leases import Page
@@ -12,7 +11,14 @@ from asterism.actors.state import TopicState
 from asterism.effects import Resolved
 from asterism.message import NEVER_MS, Status
 from asterism.storage.keys import COMMON, NONE_RANK, POOL, number_at_end, rank_of
-from asterism.storage.records import HAS_PRODUCER, ONLY_PARKED, encode_record, pack, unpack
+from asterism.storage.records import (
+    HAS_PRODUCER,
+    ONLY_PARKED,
+    FaredRow,
+    decode_fared,
+    encode_record,
+    pack,
+)
 
 OK, FAILED, EXPIRED, DROPPED = "ok", "failed", "expired", "dropped"
 _NAMES = {status: status.name.lower() for status in Status}
@@ -180,7 +186,7 @@ class Endings(TopicState):
         if places is None:
             places = self.places[message.sequence] = Places()
             for key, row in self.rows.scan(*self.keys.fared_all(message.sequence)):
-                number, status = number_at_end(key, 4), unpack(row, 6)[1]
+                number, status = number_at_end(key, 4), decode_fared(row).status
                 if status == _NAMES[Status.FAILED]:
                     places.parked.add(number)
                 elif status != _NAMES[Status.WAITING]:
@@ -254,7 +260,7 @@ class Endings(TopicState):
         """Is a delivery of this log message parked, or renewed and not yet done?"""
         names = (_NAMES[Status.FAILED], _NAMES[Status.WAITING])
         for key, row in self.rows.scan(*self.keys.fared_all(sequence)):
-            if unpack(row, 6)[1] in names:
+            if decode_fared(row).status in names:
                 number = number_at_end(key, 4)
                 if self.rows.get(self.keys.exception(number, sequence)) is not None:
                     return True
@@ -333,12 +339,12 @@ class Endings(TopicState):
             ladder = {name: rest for name, *rest in self.fared_of(message.sequence)}
             self.write_history(message, verdict, ladder, now_ms)
 
-    def fared_of(self, sequence: int) -> list[Any]:
+    def fared_of(self, sequence: int) -> list[FaredRow]:
         """How a log message fared: name, status, attempts and times of each receiver."""
-        return [unpack(row, 6) for _, row in self.rows.scan(*self.keys.fared_all(sequence))]
+        return [decode_fared(row) for _, row in self.rows.scan(*self.keys.fared_all(sequence))]
 
     def statuses_of(self, sequence: int) -> dict[str, str]:
-        return {name: status for name, status, *_ in self.fared_of(sequence)}
+        return {fared.receiver: fared.status for fared in self.fared_of(sequence)}
 
     # --- online copies ----------------------------------------------------------------------
 
@@ -465,16 +471,17 @@ class Endings(TopicState):
         self, message: Message, verdict: str, ladder: dict[str, list[object]], now_ms: int
     ) -> None:
         payload = self.payload_of(message) if self.settings.history == "full" else None
+        resolved_ms = max(now_ms, self.history_from_ms)
         value = pack(
             message.id,
             message.header.encoded,
             payload,
             message.accepted_ms,
-            now_ms,
+            resolved_ms,
             verdict,
             ladder,
         )
-        self.rows.put(self.keys.history(now_ms, message.sequence), value)
+        self.rows.put(self.keys.history(resolved_ms, message.sequence), value)
         self.sweep_by(now_ms)
 
     # --- a blocking topic -------------------------------------------------------------------

@@ -30,9 +30,12 @@ from asterism.storage.records import (
     PARKED,
     PLACED,
     PageRecord,
+    decode_floor,
     decode_page,
+    decode_parked,
+    decode_receiver,
     decode_record,
-    unpack,
+    decode_settings,
 )
 
 
@@ -65,8 +68,7 @@ def recover(
 def _read_settings(actor: TopicActor) -> None:
     row = actor.rows.get(actor.keys.settings)
     if row is not None:
-        (plain,) = unpack(row, 1)
-        actor.overrides = overrides_from_plain(plain)
+        actor.overrides = overrides_from_plain(decode_settings(row))
         actor.box.value = actor.defaults.changed(actor.overrides)
 
 
@@ -74,10 +76,11 @@ def _read_receivers(actor: TopicActor) -> None:
     keys, rows = actor.keys, actor.rows
     for key, row in rows.scan(*keys.range_of("r")):
         number = number_at_end(key, 4)
-        name, interests, sent_ms, received_ms = unpack(row, 4)
-        receiver = actor.receivers.create(name, True, number)
-        receiver.sent_timeout_ms, receiver.received_timeout_ms = sent_ms, received_ms
-        actor.receivers.set_interests(receiver, interests)
+        stored = decode_receiver(row)
+        receiver = actor.receivers.create(stored.name, True, number)
+        receiver.sent_timeout_ms = stored.sent_timeout_ms
+        receiver.received_timeout_ms = stored.received_timeout_ms
+        actor.receivers.set_interests(receiver, stored.interests)
         _read_progress(actor, receiver)
 
 
@@ -85,7 +88,7 @@ def _read_progress(actor: TopicActor, receiver: Receiver) -> None:
     keys, rows, number = actor.keys, actor.rows, receiver.number
     floor = rows.get(keys.floor(number))
     if floor is not None:
-        receiver.floor = receiver.stored_floor = int.from_bytes(floor, "big")
+        receiver.floor = receiver.stored_floor = decode_floor(floor)
     done = rows.scan(keys.done(number, 0), keys.done(number + 1, 0))
     marks = [number_at_end(key) for key, _ in islice(done, MARKS_MAX + 1)]
     receiver.marks = set(marks) if len(marks) <= MARKS_MAX else None
@@ -173,7 +176,7 @@ def _count_parked(actor: TopicActor) -> None:
     if not actor.parked:
         return
     for key, row in list(actor.rows.scan(*actor.keys.range_of("p"))):
-        list_number = unpack(row, 6)[0]
+        list_number = decode_parked(row).list_number
         receiver = actor.receivers.by_number.get(list_number)
         if receiver is not None:
             receiver.parked += 1

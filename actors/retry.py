@@ -23,6 +23,7 @@ from asterism.storage.records import (
     PARKED,
     PLACED,
     Record,
+    decode_parked,
     decode_record,
     encode_exception,
     encode_fields,
@@ -283,7 +284,7 @@ class Retry(Endings):
         """Takes a delivery off the parked ones: its list and its sequence."""
         row = self.rows.get(self.keys.parked(position))
         assert row is not None
-        list_number, sequence, *_ = unpack(row, 6)
+        list_number, sequence, *_ = decode_parked(row)
         self.rows.delete(self.keys.parked(position))
         self.parked -= 1
         self.head_dirty = True

@@ -30,7 +30,14 @@ from asterism.effects import Reply
 from asterism.errors import PeerError
 from asterism.message import NEVER_MS, Header, Mode, Status
 from asterism.storage.keys import DUE_DRAFT, POOL, WORK, number_at_end, rank_of
-from asterism.storage.records import DRAFT, PARKED, Record, decode_exception, unpack
+from asterism.storage.records import (
+    DRAFT,
+    PARKED,
+    Record,
+    decode_exception,
+    decode_fared,
+    decode_parked,
+)
 from asterism.subjects import split_subject
 
 
@@ -245,7 +252,7 @@ class WorkQueue(Subscribing):
         for key, row in self.rows.scan(*self.keys.fared_all(sequence)):
             number = number_at_end(key, 4)
             exception = self.rows.get(self.keys.exception(number, sequence))
-            if exception is not None and (name is None or unpack(row, 6)[0] == name):
+            if exception is not None and (name is None or decode_fared(row).receiver == name):
                 state, position, _ = decode_exception(exception)
                 if state == PARKED:
                     positions.append(position)
@@ -257,15 +264,15 @@ class WorkQueue(Subscribing):
         listed = []
         low, high = self.keys.parked(command.after + 1), self.keys.range_of("p")[1]
         for key, row in self.rows.scan(low, high):
-            _, sequence, receiver, reason, attempts, failed_ms = unpack(row, 6)
+            parked = decode_parked(row)
             listed.append(
                 {
                     "position": number_at_end(key),
-                    "sequence": sequence,
-                    "receiver": receiver,
-                    "reason": reason,
-                    "attempts": attempts,
-                    "failed_ms": failed_ms,
+                    "sequence": parked.sequence,
+                    "receiver": parked.receiver,
+                    "reason": parked.reason,
+                    "attempts": parked.attempts,
+                    "failed_ms": parked.failed_ms,
                 }
             )
             if len(listed) >= limits.LIST_MAX:

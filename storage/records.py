@@ -18,12 +18,13 @@ A receiver's exception, a log message that it had moved (its rank) or parked (it
 
     state:u8 place:(priority:u32 position:u64) attempts:u16
 
-Other values are MessagePack arrays; ``pack`` and ``unpack`` serve them.
+Other values are MessagePack arrays; ``pack`` and ``unpack`` serve them. Those that are read in more
+than one place have a name and a decoder here.
 """
 
 import struct
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
@@ -42,7 +43,12 @@ HAS_PRODUCER: Final = 1  # a receipt was asked for
 HAS_DUE: Final = 2  # a t row ends it, not the walk in sequence order
 ONLY_PARKED: Final = 4  # it expired, and stays for its parked deliveries alone
 
-_FIXED: Final = struct.Struct(">BBHQQIHIQ")
+# The fixed beginning of a message's row, big-endian: who reads many at once reads by the column.
+RECORD_FIELDS: Final = (
+    ("state", "B"), ("flags", "B"), ("attempts", "H"), ("accepted_ms", "Q"), ("expires_ms", "Q"),
+    ("holder", "I"), ("header_size", "H"), ("priority", "I"), ("position", "Q"),
+)  # fmt: skip
+_FIXED: Final = struct.Struct(">" + "".join(code for _, code in RECORD_FIELDS))
 _PRODUCER: Final = struct.Struct(">16sQ")
 _PAGE: Final = struct.Struct(">BIQQI")
 _EXCEPTION: Final = struct.Struct(">BIQH")
@@ -112,6 +118,7 @@ _BEGIN: Final = struct.Struct(">BBHQQIHI")
 PLAIN_BEGIN: Final = _BEGIN.size
 PLAIN_ID: Final = _FIXED.size
 PLAIN_HEADER: Final = PLAIN_ID + 16
+PRODUCER_BYTES: Final = _PRODUCER.size  # between the beginning and the id, with HAS_PRODUCER
 
 
 def plain_rows(
@@ -242,3 +249,75 @@ def unpack(row: bytes, count: int) -> Any:
     if type(values) is not tuple or len(values) != count:
         raise PeerError("internal", f"a row is damaged: it does not hold {count} values")
     return values
+
+
+# --- rows of several values, by name --------------------------------------------------------------
+
+
+class ReceiverRow(NamedTuple):
+    """An ``r`` row: a durable receiver. A timeout that is none is the topic's."""
+
+    name: str
+    interests: tuple[str, ...]
+    sent_timeout_ms: int | None
+    received_timeout_ms: int | None
+
+
+class ParkedRow(NamedTuple):
+    """A ``p`` row: a parked delivery. Its list is the pool's, or the number of a receiver."""
+
+    list_number: int
+    sequence: int
+    receiver: str
+    reason: str
+    attempts: int
+    failed_ms: int
+
+
+class FaredRow(NamedTuple):
+    """A ``v`` row: how a log message fared with a receiver. A time that never came is 0."""
+
+    receiver: str
+    status: str
+    attempts: int
+    sent_ms: int
+    received_ms: int
+    ended_ms: int
+
+
+class HistoryRow(NamedTuple):
+    """An ``h`` row: how a message ended. ``ladder`` has by receiver what a ``FaredRow`` says."""
+
+    id: bytes
+    header: bytes
+    payload: bytes | None
+    accepted_ms: int
+    resolved_ms: int
+    verdict: str
+    ladder: dict[str, tuple[str, int, int, int, int]]
+
+
+def decode_receiver(row: bytes) -> ReceiverRow:
+    return ReceiverRow._make(unpack(row, 4))
+
+
+def decode_parked(row: bytes) -> ParkedRow:
+    return ParkedRow._make(unpack(row, 6))
+
+
+def decode_fared(row: bytes) -> FaredRow:
+    return FaredRow._make(unpack(row, 6))
+
+
+def decode_history(row: bytes) -> HistoryRow:
+    return HistoryRow._make(unpack(row, 7))
+
+
+def decode_settings(row: bytes) -> dict[str, Any]:
+    """An ``s`` row: what was set on the topic itself, as ``settings.plain_overrides`` gives it."""
+    return dict(unpack(row, 1)[0])
+
+
+def decode_floor(row: bytes) -> int:
+    """An ``f`` row: all before it is done by its receiver."""
+    return int.from_bytes(row, "big")
