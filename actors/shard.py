@@ -22,7 +22,7 @@ from asterism.effects import Accepted, Effect, Forward, Refuse, Reply
 from asterism.errors import PeerError
 from asterism.rows import Rows
 from asterism.settings import TopicSettings
-from asterism.storage.keys import STORE_NEXT, STORE_TOPIC, after
+from asterism.storage.keys import STORE_NEXT, STORE_SNAPSHOT, STORE_TOPIC, after
 from asterism.storage.records import pack, unpack
 
 FORWARDER = b"\x00forwarder"  # the node as which dead letters are published
@@ -200,6 +200,16 @@ class Shard:
                 del self._scheduled[name]
                 actor = self.topics[name]
                 self._perform(actor, actor.tick(now_ms), now_ms)
+
+    def note_snapshot(self, now_ms: int) -> int:
+        """The time of a snapshot that this turn ends with: history before it is complete.
+
+        It is kept with the rows, so that nothing is filed before it after a restart either,
+        whatever the clock says by then.
+        """
+        time_ms = max(now_ms, int.from_bytes(self._rows.get(STORE_SNAPSHOT) or b"", "big"))
+        self._rows.put(STORE_SNAPSHOT, time_ms.to_bytes(8, "big"))
+        return time_ms
 
     def end_turn(self) -> list[TopicEffect]:
         """Writes what the turn changed and returns its effects: commit before performing them."""

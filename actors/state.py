@@ -22,7 +22,7 @@ from asterism.effects import Effect
 from asterism.message import Header, Status, decode_header
 from asterism.rows import Rows
 from asterism.settings import TopicSettings
-from asterism.storage.keys import TopicKeys, number_at_end
+from asterism.storage.keys import STORE_SNAPSHOT, TopicKeys, number_at_end
 from asterism.storage.records import (
     PageRecord,
     Record,
@@ -170,6 +170,9 @@ class TopicState:
         self.next_due_row_ms: int | None = None
         self.producers_swept = 0  # the hour in which silent producers were looked for last
         self.next_sweep_ms: int | None = None  # None: nothing that is kept for a time only
+        # Whoever follows snapshots takes the history before a snapshot's time for complete. This
+        # process's clock never goes back, but it may have begun behind the one before it.
+        self.history_from_ms = int.from_bytes(self.rows.get(STORE_SNAPSHOT) or b"", "big")
         self.waits: list[tuple[int, int, Wait]] = []  # pulls and orders with a deadline
 
         # A blocking topic's message under way, and for a log message who still has to finish it.

@@ -5,6 +5,7 @@ given again, so a topic's rows are one range, and deleting the topic is deleting
 
     00 "format"                                    what wrote this store (store.py)
     00 "next"                                      next topic number, next first sequence
+    00 "snapshot"                                  time of the last snapshot, u64: see Shard
     00 "topic" name                                topic number u32
 
     01 topic:u32 kind:u8 …                         and by kind:
@@ -59,6 +60,7 @@ DUE_EXPIRE: Final = 4
 
 STORE_FORMAT: Final = b"\x00format"
 STORE_NEXT: Final = b"\x00next"
+STORE_SNAPSHOT: Final = b"\x00snapshot"
 STORE_TOPIC: Final = b"\x00topic"
 
 _KINDS: Final = b"abcdfghlmoprstuvwx"

@@ -18,6 +18,7 @@ from zlib import crc32
 
 from asterism.storage.keys import (
     STORE_NEXT,
+    STORE_SNAPSHOT,
     STORE_TOPIC,
     after,
     settings_key,
@@ -80,6 +81,7 @@ def _copy_out(shared: Store, topic: str, home: Path) -> Dedicated:
         own.put(STORE_TOPIC + topic.encode(), _OWN_NUMBER.to_bytes(4, "big"))
         _, first_sequence = unpack(shared.get(STORE_NEXT) or pack(1, 1), 2)
         own.put(STORE_NEXT, pack(_OWN_NUMBER + 1, first_sequence))
+        _carry_snapshot_time(shared, own)
         own.commit()
     while True:
         folder = home / str(number)
@@ -107,11 +109,18 @@ def move_back(shared: Store, held: Dedicated) -> None:
         # A topic of the same name never gives a sequence again, wherever it was before.
         _, own_first = unpack(own.get(STORE_NEXT) or pack(1, 1), 2)
         shared.put(STORE_NEXT, pack(next_topic, max(first_sequence, own_first)))
+        _carry_snapshot_time(own, shared)
         shared.commit()
     gone = held.folder.with_name(f"gone-{held.number}")
     os.rename(held.folder, gone)
     sync_folder(held.folder.parent)
     shutil.rmtree(gone)
+
+
+def _carry_snapshot_time(source: Store, target: Store) -> None:
+    """A topic files no history before a snapshot that has it, wherever it was then."""
+    times = [store.get(STORE_SNAPSHOT) or bytes(8) for store in (source, target)]
+    target.put(STORE_SNAPSHOT, max(times))
 
 
 def wants_own_store(store: Store, topic: str, default: bool) -> bool:
