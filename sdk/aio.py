@@ -2,9 +2,11 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import Generator, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final, Self, Unpack
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, Self, Unpack
 
 from asterism import checks, limits
 from asterism.errors import PeerError
@@ -12,6 +14,7 @@ from asterism.message import Header
 from asterism.options import milliseconds
 from asterism.sdk.composing import Composer, Ids, Wishes, moment_ms, timeout_ms
 from asterism.sdk.connection import (
+    CLOSE_TIMEOUT,
     CONNECT_TIMEOUT,
     TIMEOUT,
     BatchReceipt,
@@ -26,7 +29,7 @@ from asterism.sdk.connection import (
     sayable,
 )
 from asterism.sdk.deliveries import FAILED, PROCESSED, RECEIVED, REPLY_SUBJECT, REPLY_TOPIC
-from asterism.sdk.producing import Incoming
+from asterism.sdk.producing import MESSAGE_BYTES, Incoming
 from asterism.sdk.session import WINDOW_BYTES, WINDOW_MESSAGES
 from asterism.sdk.tickets import ClosedError, Outcome
 from asterism.settings import Backoff, DropOld, RejectNew
@@ -42,6 +45,8 @@ CHUNK_MESSAGES: Final = 2_000  # of a long list, so much is published at a time
 CHUNK_BYTES: Final = 1_000_000
 FLUSH_MESSAGES: Final = 500  # gathered in one turn of the loop; they leave before it ends
 FLUSH_BYTES: Final = 250_000
+PENDING: Final = "pending"  # the verdict on a message that is not over
+ASK_AGAIN_S: Final = 1.0  # between questions for an outcome that another client may be told of
 
 FRONT_END: Final = b"\0f"
 INTERESTS: Final = b"\0i"
@@ -54,6 +59,7 @@ __all__ = [
     "Message",
     "MessageReceipt",
     "Node",
+    "Once",
     "Outcome",
     "Receipt",
     "connect",
@@ -68,6 +74,14 @@ class Message:
     def __init__(self, payload: Payload, **wishes: Unpack[Wishes]) -> None:
         self.payload = payload
         self.wishes = wishes
+
+
+class Once(NamedTuple):
+    """What became of a message of ``publish_once``: a sequence, or why it was refused."""
+
+    number: int  # of its producer: 1, 2, ...
+    id: bytes
+    result: int | PeerError
 
 
 class Node(Connection):
@@ -100,6 +114,13 @@ class Node(Connection):
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self.open().__await__()
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Waits for what is unanswered, at most ``timeout`` seconds, and says goodbye."""
+        began = time.monotonic()
+        if self._tasks:  # what was cancelled, and is being given back
+            await asyncio.wait(self._tasks, timeout=timeout)
+        await super().close(max(timeout - (time.monotonic() - began), 0))
 
     # --- publishing -------------------------------------------------------------------------
 
@@ -228,6 +249,78 @@ class Node(Connection):
             start = end
         return receipt
 
+    async def publish_once(
+        self,
+        topic: str,
+        producer: bytes,
+        messages: Sequence[Message],
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> list[Once]:
+        """Publishes messages that are all that a producer, an id of 16 bytes, ever publishes.
+
+        Whoever does so again, from whichever process, gets the first answer: nothing is stored
+        twice within 7 days, and what was refused stays refused. It is one frame.
+        """
+        self._check_open()
+        now_ms, packed, size = clock_ms(), [], 0
+        for number, message in enumerate(messages, 1):
+            header = self._composer.header(checks.topic_name(topic), now_ms, **message.wishes)
+            content = _content(message.payload)
+            # The same whoever publishes it: what is answered again tells the id that is stored.
+            named = producer + number.to_bytes(8, "big") + topic.encode()
+            message_id = blake2b(named, digest_size=limits.MESSAGE_ID_BYTES).digest()
+            packed.append((message_id, header.encoded, content))
+            size += len(header.encoded) + len(content) + MESSAGE_BYTES
+        self._session.check_frame(size)
+        reply = await self._ask_topic(Verb.PUBLISH, topic, (packed, producer, 1, 0), timeout)
+        return [
+            Once(number, message[0], result)
+            for number, (message, result) in enumerate(
+                zip(packed, reply["results"], strict=True), 1
+            )
+        ]
+
+    async def outcomes(
+        self,
+        topic: str,
+        producer: bytes,
+        sequences: dict[int, int],
+        wait: float = 0,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> dict[int, Outcome]:
+        """How messages of ``publish_once`` ended, by number; ``sequences`` says which.
+
+        It waits ``wait`` seconds for all of them; what is not over by then is ``pending``. Any
+        client may ask, and several at a time.
+        """
+        deadline = self._loop.time() + wait
+        found: dict[int, Outcome] = {}
+        open_ = dict(sequences)
+        while True:
+            waiter = self._loop.create_future()
+            self._overhearing.setdefault(producer, set()).add(waiter)
+            try:
+                fields = (producer, tuple(open_), tuple(open_.values()))
+                reply = await self._ask_topic(Verb.AWAIT_RECEIPTS, topic, fields, timeout)
+                found |= {number: Outcome(*rest) for number, *rest in reply.get("outcomes", ())}
+                still = Outcome(PENDING, {})
+                open_ = {n: at for n, at in open_.items() if found.get(n, still).verdict == PENDING}
+                left_s = deadline - self._loop.time()
+                if not open_ or left_s <= 0:
+                    return found
+                # The broker tells but one client, the last that asked: the others ask again.
+                await asyncio.wait((waiter,), timeout=min(left_s, ASK_AGAIN_S))
+            finally:
+                self._overhear_no_more(producer, waiter)
+
+    def _overhear_no_more(self, producer: bytes, waiter: "asyncio.Future[Any]") -> None:
+        waiters = self._overhearing.get(producer, set())
+        waiters.discard(waiter)
+        if not waiters:
+            self._overhearing.pop(producer, None)
+
     def _is_frame_full(self) -> bool:
         session = self._session
         return session.unsent_messages >= FLUSH_MESSAGES or session.unsent_bytes >= FLUSH_BYTES
@@ -340,8 +433,9 @@ class Node(Connection):
         The receiver has to exist (``no_such_receiver``) unless ``interests`` are given. ``timeout``
         is for the answer, beyond ``wait``.
         """
-        idle = self._pulls.setdefault((topic, receiver), [])
-        inbox = idle.pop() if idle else await self._puller(topic, receiver, interests, timeout)
+        inbox = self._idle_puller(topic, receiver)
+        if inbox is None:
+            inbox = await self._puller(topic, receiver, interests, timeout)
         held = inbox._subscription
         wait_ms = milliseconds("wait", wait, 0, limits.TIME_MS_MAX)
         self._check_open()
@@ -355,8 +449,21 @@ class Node(Connection):
         except BaseException:
             self._cancel_pull(inbox, number)
             raise
-        idle.append(inbox)
+        self._keep_puller(inbox)
         return inbox._take(int(reply.get("count", 0)))
+
+    def _idle_puller(self, topic: str, receiver: str) -> Inbox | None:
+        idle = self._pulls.get((topic, receiver))
+        if idle is None:
+            return None
+        inbox = idle.pop()
+        if not idle:
+            del self._pulls[topic, receiver]
+        return inbox
+
+    def _keep_puller(self, inbox: Inbox) -> None:
+        """It is on its topic, and nobody pulls by it just now."""
+        self._pulls.setdefault((inbox.topic, inbox.receiver), []).append(inbox)
 
     async def _puller(
         self, topic: str, receiver: str, interests: Sequence[str] | None, timeout: float | None
@@ -392,7 +499,7 @@ class Node(Connection):
             return
         self._give_back(inbox)
         inbox._is_cancelled = False
-        self._pulls.setdefault((held.topic, inbox.receiver), []).append(inbox)
+        self._keep_puller(inbox)
 
     async def report(
         self,

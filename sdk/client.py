@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from asterism.errors import PeerError
-from asterism.sdk.aio import CREDIT, REPLIES, STATUS_TIMEOUT, Message, Node
+from asterism.sdk.aio import CREDIT, REPLIES, STATUS_TIMEOUT, Message, Node, Once
 from asterism.sdk.composing import Ids, Wishes
 from asterism.sdk.connection import (
     CLOSE_TIMEOUT,
@@ -453,6 +453,31 @@ class BlockingNode:
         return BlockingBatchReceipt(self._loop, done)
 
     # --- receiving --------------------------------------------------------------------------
+
+    def publish_once(
+        self,
+        topic: str,
+        producer: bytes,
+        messages: Sequence[Message],
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> list[Once]:
+        """Publishes messages that are all that a producer ever publishes; again, stores nothing."""
+        return self._loop.run(self._node.publish_once(topic, producer, messages, timeout=timeout))
+
+    def outcomes(
+        self,
+        topic: str,
+        producer: bytes,
+        sequences: dict[int, int],
+        wait: float = 0,
+        *,
+        timeout: float | None = TIMEOUT,
+    ) -> dict[int, Outcome]:
+        """How messages of ``publish_once`` ended, by number; what is not over is ``pending``."""
+        return self._loop.run(
+            self._node.outcomes(topic, producer, sequences, wait, timeout=timeout)
+        )
 
     def subscribe(
         self,

@@ -432,6 +432,8 @@ class Connection(ABC):
         self._joining: dict[int, asyncio.Future[None]] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._receipts: set[Receipt] = set()  # those that are not answered yet
+        # Producer -> those who wait for an outcome of it, of which there is no receipt here.
+        self._overhearing: dict[bytes, set[asyncio.Future[Any]]] = {}
         self._ready: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
@@ -644,6 +646,9 @@ class Connection(ABC):
                 self._shut(error)
             case happened.Ended():
                 self._settle(self._ended, None)
+            case happened.Overheard(producer):
+                for waiter in self._overhearing.pop(producer, ()):
+                    self._settle(waiter, None)
             case happened.Noted(text):
                 log.info("%s: %s", self.name, text)
 

@@ -48,6 +48,12 @@ class Resolved(NamedTuple):
     ticket: Ticket
 
 
+class Overheard(NamedTuple):
+    """A message of a producer that this client has no ticket of is resolved: ask for it."""
+
+    producer: bytes
+
+
 class Replied(NamedTuple):
     """A request was answered."""
 
@@ -97,6 +103,7 @@ Event = (
     | Noted
     | Answered
     | Resolved
+    | Overheard
     | Replied
     | Refused
     | Reported

@@ -28,6 +28,7 @@ from asterism.sdk.events import (
     Gone,
     Lost,
     Noted,
+    Overheard,
     Refused,
     Rejected,
     Replied,
@@ -381,9 +382,7 @@ class Session:
         size = payload_bytes + MESSAGE_BYTES * len(messages)
         if size > self._frame_bytes_max:
             for _, header, payload in messages:
-                if len(header) + len(payload) + FRAME_MARGIN_BYTES > self._frame_bytes_max:
-                    most = self._frame_bytes_max
-                    raise PeerError("too_large", f"the broker takes {most} bytes in one frame")
+                self.check_frame(len(header) + len(payload))
         self.window.add(len(messages), size)
         producer.add(ticket, start, messages, size)
         self.unsent_messages += len(messages)
@@ -435,6 +434,12 @@ class Session:
         if self._state == _READY:
             self._send_entry(number)
         return held
+
+    def check_frame(self, size: int) -> None:
+        """Refuses what the broker would not take in one frame, and cut the connection for."""
+        most = self._frame_bytes_max
+        if size + FRAME_MARGIN_BYTES > most:
+            raise PeerError("too_large", f"the broker takes {most} bytes in one frame")
 
     def unsubscribe(self, held: Subscription) -> int | None:
         """Takes an endpoint off its topic; the number of the request, where one is needed."""
@@ -589,6 +594,10 @@ class Session:
         self, request: int, worker: int, body: Any, now_ms: int, events: list[Event]
     ) -> None:
         batch = self._table.get(request)
+        if isinstance(batch, Asked) and type(body) is tuple:
+            events.append(Replied(request, {"results": [_result(entry) for entry in body]}))
+            self.forget(request)
+            return
         if not isinstance(batch, Batch):
             return  # answered before, under another number
         if type(body) is not tuple or len(body) != batch.count:
@@ -829,6 +838,8 @@ class Session:
             identity = self._identities.get(receipt[0])
             if identity is not None:
                 self._resolve_all(identity, [outcome], events)
+            else:
+                events.append(Overheard(receipt[0]))
 
     def _on_outcomes(self, entry: Asking, body: dict[str, Any], events: list[Event]) -> None:
         outcomes = body.get("outcomes")

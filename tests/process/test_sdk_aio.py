@@ -17,6 +17,7 @@ from asterism.testing import Broker
 
 pytestmark = pytest.mark.process
 WAIT_S = 20
+PRODUCER = bytes(range(16))
 _names = itertools.count(1)
 
 Scenario = Callable[[Node, str], Coroutine[Any, Any, None]]
@@ -428,6 +429,112 @@ def test_a_pull_waits_and_one_that_is_cancelled_takes_nothing_along(
         await node.publish(topic, b"2", expect="processed")
         (delivery,) = await node.pull(topic, "me", 1, wait=WAIT_S)
         assert delivery.payload == b"2"
+
+    run(broker, topic, scenario)
+
+
+def test_a_pull_leaves_nothing_behind_for_receivers_that_there_are_not(
+    broker: Broker, topic: str
+) -> None:
+    async def scenario(node: Node, topic: str) -> None:
+        await node.create_topic(topic)
+        for number in range(3):
+            with pytest.raises(asterism.PeerError, match="no_such_receiver"):
+                await node.pull(topic, f"nobody-{number}")
+        assert node._pulls == {}
+        assert await node.pull(topic, "r", interests=["**"]) == []
+        assert list(node._pulls) == [(topic, "r")]
+        await node.delete_receiver(topic, "r")
+        with pytest.raises(asterism.PeerError, match="no_such_receiver"):
+            await node.pull(topic, "r")
+        assert node._pulls == {}
+
+    run(broker, topic, scenario)
+
+
+# --- once -----------------------------------------------------------------------------------------
+
+
+def test_what_is_published_once_is_stored_once_whoever_says_it(broker: Broker, topic: str) -> None:
+    async def scenario(node: Node, topic: str) -> None:
+        messages = [asterism.Message(b"1"), asterism.Message(b"2", mode="push")]
+        first = await node.publish_once(topic, PRODUCER, messages)
+        assert (first[0].number, first[0].result, first[1].number) == (1, 1, 2)
+        assert isinstance(first[1].result, asterism.PeerError)
+        async with asterism.connect(broker.address) as other:
+            again = await other.publish_once(topic, PRODUCER, messages)
+        assert [(each.id, str(each.result)) for each in again] == [
+            (each.id, str(each.result)) for each in first
+        ]
+        assert (await node.describe(topic))["held"] == 1
+        assert (await node.fetch(topic, 1))["id"] == first[0].id
+        with pytest.raises(asterism.PeerError, match="too_large"):
+            await node.publish_once(topic, bytes(16), [asterism.Message(bytes(1 << 26))])
+
+    run(broker, topic, scenario)
+
+
+@pytest.mark.parametrize("kind", ["worker", "frontend"])
+def test_what_is_published_once_is_stored_once_though_a_process_is_killed(
+    broker: Broker, topic: str, kind: str
+) -> None:
+    async def scenario(node: Node, topic: str) -> None:
+        message = [asterism.Message(b"1")]
+        for number in range(5):
+            producer = bytes(15) + bytes((number,))
+            await node.publish_once(topic, producer, message)
+            broker.kill(kind)
+            await asyncio.gather(
+                *(node.publish_once(topic, producer, message, timeout=WAIT_S) for _ in range(3))
+            )
+            await asyncio.to_thread(broker.wait_ready)
+        assert (await node.describe(topic))["held"] == 5
+
+    run(broker, topic, scenario)
+
+
+def test_several_clients_may_wait_for_the_same_outcome(broker: Broker, topic: str) -> None:
+    async def scenario(node: Node, topic: str) -> None:
+        wishes: dict[str, Any] = {"expect": "processed", "max_receivers": 1}
+        (published,) = await node.publish_once(
+            topic, PRODUCER, [asterism.Message(b"1", **wishes, receipt=True)]
+        )
+        assert isinstance(published.result, int)
+        asked = {1: published.result}
+        assert (await node.outcomes(topic, PRODUCER, asked))[1].verdict == "pending"
+        assert (await node.outcomes(topic, PRODUCER, {9: 9}))[9].verdict == "unknown"
+        async with asterism.connect(broker.address) as other:
+            clients = (node, other, node)
+            waiting = [
+                asyncio.create_task(each.outcomes(topic, PRODUCER, asked, WAIT_S))
+                for each in clients
+            ]
+            inbox = await node.subscribe(topic, name="r")
+            assert not any(task.done() for task in waiting)
+            await take(inbox, 1)
+            for found in await asyncio.gather(*waiting):
+                assert found == {1: asterism.Outcome("ok", {"r": "processed"})}
+            assert node._overhearing == other._overhearing == {}
+
+    run(broker, topic, scenario)
+
+
+@pytest.mark.xfail(strict=True, reason="EXTEND does not know the receiver of the work queue")
+def test_what_was_cancelled_is_given_back_before_a_client_has_closed(
+    broker: Broker, topic: str
+) -> None:
+    async def scenario(node: Node, topic: str) -> None:
+        async with asterism.connect(broker.address) as leaving:
+            ordered = asyncio.create_task(leaving.order(topic, None, timeout=None))
+            while not leaving._answers:
+                await asyncio.sleep(0)
+            (asked,) = leaving._answers.values()
+            asked.add_done_callback(lambda _: ordered.cancel())  # in the moment that it is told
+            await node.publish(topic, b"1", max_receivers=1)
+            with pytest.raises(asyncio.CancelledError):
+                await ordered
+        assert (await node.stats(topic))["ordered"] == 0
+        assert await node.order(topic) == 1
 
     run(broker, topic, scenario)
 
