@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +27,7 @@ from asterism import commands as ask
 from asterism import limits, wire
 from asterism.actors.asking_host import AskedMatcher, Asking
 from asterism.actors.shard import Shard, forward_answer
-from asterism.actors.topic import TopicActor
+from asterism.actors.snapshot_host import Open, Snapshots
 from asterism.config import Config, ConfigError
 from asterism.effects import Accepted, Forward, Refusal, Refuse
 from asterism.errors import PeerError
@@ -44,7 +43,7 @@ from asterism.process_host import (
     store_count,
 )
 from asterism.router.placement import store_of, stores_of
-from asterism.storage.keys import is_passing, number_at_end
+from asterism.storage.keys import is_passing
 from asterism.storage.moving import (
     Dedicated,
     dedicated_in,
@@ -53,6 +52,7 @@ from asterism.storage.moving import (
     topics_in,
     wants_own_store,
 )
+from asterism.storage.snapshot import MANIFEST
 from asterism.storage.store import Budget, Store, StoreError
 from asterism.wire import Verb
 
@@ -180,6 +180,7 @@ class Worker:
         self._epoch = os.urandom(8)
         self._frontend_epoch: bytes | None = None
         self._next_beat_ms = 0
+        self._snapshots = Snapshots()
         self._totals = {"turns": 0, "commands": 0, "syncs": 0, "sent": 0}
         self._socket = self._connect()
 
@@ -200,6 +201,7 @@ class Worker:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(stopping.wakeup, zmq.POLLIN)
+        poller.register(self._snapshots.wakeup, zmq.POLLIN)
         settle_memory()
         self._beat()
         kind = "worker" if self._dedicated is None else "dedicated"
@@ -219,6 +221,7 @@ class Worker:
 
     def _close(self) -> None:
         self._end_children(list(self._children.values()))
+        self._snapshots.close()
         for hosted in self._hosted.values():
             if hosted.store is not None:
                 hosted.store.close()
@@ -363,6 +366,7 @@ class Worker:
                 self._end_turn(hosted, hosted.shard)
         while self._moving:
             self._move(self._moving.popitem()[0])
+        self._go_on_with_snapshots()
         if self._now_ms >= self._next_beat_ms:
             self._beat()
             self._look_after_children()
@@ -579,9 +583,13 @@ class Worker:
         elif verb == Verb.LIST_TOPICS:
             reply = self._topics(wire.read_body(body))
         elif verb == Verb.SNAPSHOT:
-            reply = self._snapshot(wire.read_body(body))
+            self._begin_snapshot(node, request, topic, wire.read_body(body))
+            return
         else:
             raise PeerError("bad_request", f"a worker itself does not do {verb}")
+        self._reply(node, request, topic, reply)
+
+    def _reply(self, node: bytes, request: int, topic: bytes, reply: dict[str, Any]) -> None:
         (number,) = wire.NUMBER.unpack_from(node, wire.SESSION_BYTES)
         head = wire.pack_head(Verb.REPLY, number, request, self._number)
         self._send_frames([node[: wire.SESSION_BYTES], head, topic, wire.pack_body(reply)])
@@ -633,41 +641,42 @@ class Worker:
         folder = home / Path(named).name
         if "\0" in named or folder.parent != home or Path(named) not in (folder, Path(folder.name)):
             raise PeerError("bad_request", f"a snapshot is a folder in {home}")
+        if (folder / MANIFEST).exists():
+            raise PeerError("bad_request", f"{folder} is a finished snapshot: name another")
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PeerError("internal", f"{folder} cannot be made: {error.strerror}") from error
         return folder
 
-    def _snapshot(self, fields: Any) -> dict[str, Any]:
-        """Checkpoints of this worker's stores, between two turns: each topic is consistent."""
+    def _begin_snapshot(self, node: bytes, request: int, topic: bytes, fields: Any) -> None:
+        """Checkpoints of this worker's stores, each between two turns."""
         if type(fields) is not tuple or len(fields) != 1 or type(fields[0]) is not str:
             raise PeerError("bad_request", "a snapshot needs a folder")
         folder = self._snapshot_folder(fields[0])
-        stores: list[dict[str, Any]] = []
+        stores = []
         for hosted in self._hosted.values():
-            store, shard = hosted.store, hosted.shard
-            if store is None or shard is None:
+            if hosted.store is None or hosted.shard is None:
                 raise PeerError("busy", hosted.failure, REOPEN_MS)
-            # What this turn has decided so far belongs to the snapshot.
-            self._end_turn(hosted, shard)
             number = hosted.number if self._dedicated is None else self._number
-            try:
-                store.checkpoint(folder / f"store-{number:04}")
-            except StoreError as error:
-                raise PeerError("internal", str(error)) from error
-            stores.append(
-                {
-                    "number": number,
-                    "folder": f"store-{number:04}",
-                    "topics": [_topic_in_snapshot(actor) for actor in shard.topics.values()],
-                }
-            )
-        return {
-            "stores": stores,
+            stores.append(Open(number, hosted.store, hosted.shard))
+        self._snapshots.ask((node, request, topic), folder, stores)
+
+    def _go_on_with_snapshots(self) -> None:
+        taken = self._snapshots.step()
+        if taken is None:
+            return
+        node, request, topic = taken.asker
+        if taken.error is not None:
+            self._refuse(node, request, topic, taken.error)
+            return
+        reply = {
+            "stores": taken.stores,
+            "store_count": self._count if self._dedicated is None else 0,
             "dedicated": [child.held.number for child in self._children.values()],
             "time_ms": self._now_ms,
         }
+        self._reply(node, request, topic, reply)
 
 
 def _reason(error: StoreError) -> str:
@@ -677,24 +686,6 @@ def _reason(error: StoreError) -> str:
     parts = [part for part in why.split(": ") if "/" not in part and "While" not in part]
     shown = ": ".join(dict.fromkeys(parts))
     return f"{shown[:DETAIL_MAX].rstrip(':. ')}; the worker's log says more"
-
-
-def _topic_in_snapshot(actor: TopicActor) -> dict[str, Any]:
-    firsts = [
-        number_at_end(key)
-        for kind in "ml"
-        for key, _ in islice(actor.rows.scan(*actor.keys.range_of(kind)), 1)
-    ]
-    return {
-        "name": actor.name,
-        "number": actor.keys.number,
-        "first_sequence": min(firsts, default=actor.next_sequence),
-        "next_sequence": actor.next_sequence,
-        "held": actor.pool_held + actor.log_held,
-        "parked": actor.parked,
-        "drafting": actor.drafting,
-        "completed": actor.completed,
-    }
 
 
 def run(config: Config, number: int) -> None:

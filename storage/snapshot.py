@@ -38,8 +38,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from asterism.storage.keys import TopicKeys, number_at_end
 from asterism.storage.moving import FIRST_NUMBER
-from asterism.storage.store import sync_folder
+from asterism.storage.reading import ReadOnlyStore
+from asterism.storage.store import StoreError, sync_folder
 
 MANIFEST: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1
@@ -264,9 +266,7 @@ def finish_snapshot(
             number, inside = store["number"], store["folder"]
             files = _files_of(folder, inside)
             stores.append({"number": number, "folder": inside, "files": files})
-            for topic in store["topics"]:
-                told = {field: topic[field] for field in _TOPIC_FIELDS if field != "store"}
-                topics[topic["name"]] = {"store": number, **told}
+            topics |= _topics_of(folder / inside, store)
     manifest = {
         "version": MANIFEST_VERSION,
         "written_by": written_by,
@@ -302,6 +302,28 @@ def _files_of(folder: Path, inside: str) -> dict[str, Any]:
             f"{folder}: {inside} cannot be read after the workers copied. A snapshot is taken on "
             "the machine that the broker runs on, and by a user who can read its folder."
         ) from None
+
+
+def _topics_of(folder: Path, told: dict[str, Any]) -> dict[str, Any]:
+    """What the manifest says of the topics of a store: what its worker told, and what is there."""
+    topics = {}
+    try:
+        with ReadOnlyStore(folder) as store:
+            for topic in told["topics"]:
+                first = _first_sequence(store, TopicKeys(topic["number"]))
+                found = {**topic, "store": told["number"], "first_sequence": first}
+                if first is None:
+                    found["first_sequence"] = topic["next_sequence"]
+                topics[topic["name"]] = {field: found[field] for field in _TOPIC_FIELDS}
+    except StoreError as error:
+        raise SnapshotError(str(error)) from error
+    return topics
+
+
+def _first_sequence(store: ReadOnlyStore, keys: TopicKeys) -> int | None:
+    """The first message of a topic: of the pool or of the log."""
+    firsts = [next(iter(store.scan(*keys.range_of(kind))), None) for kind in "ml"]
+    return min((number_at_end(row[0]) for row in firsts if row is not None), default=None)
 
 
 def _stamp(now_ms: int, form: str) -> str:

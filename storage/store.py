@@ -25,13 +25,14 @@ Every put, delete and range of a batch counts one on RocksDB's sequence number, 
 comes back after any recovery as the count of what was recovered. So the number known to be synced,
 kept outside the log, tells the two apart.
 
-**Threads.** One thread owns a store. ``sync`` alone may run in another at the same time: it covers
-what was written before it began.
+**Threads.** One thread owns a store. ``sync`` and ``flush_beside`` alone may run in another at the
+same time: they cover what was written before they began.
 """
 
 import fcntl
 import os
 import struct
+import threading
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterator
@@ -243,6 +244,7 @@ class Store:
         self._failure: str | None = None
         self._pending = _Pending()
         self._scans: WeakSet[_Rows] = WeakSet()
+        self._beside = threading.Lock()  # held while another thread flushes
         _make_folder(self.folder)
         self._mark = SyncedMark(self.folder)
         try:
@@ -388,6 +390,17 @@ class Store:
         except Exception as error:
             self._fail("flushing", error)
 
+    def flush_beside(self) -> None:
+        """Flushes from another thread, while the owner goes on; nothing once it is closed."""
+        with self._beside:
+            if self._closed:
+                return
+            try:
+                self._rocksdb.flush(True)
+            except Exception as error:
+                # For the owner to meet: RocksDB fails whatever is written after this.
+                raise StoreError(f"{self.folder}: flushing failed: {error}") from error
+
     def compact(self) -> None:
         """Rewrites every table file, so that nothing deleted is left in any. Slow."""
         self.flush()
@@ -419,11 +432,16 @@ class Store:
                 continue
         return total
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         """Syncs what is written, forgets what is pending, and lets the folder go."""
         if self._closed:
             return
-        self._closed = True
+        with self._beside:
+            self._closed = True
         self.discard()
         # An open RocksDB iterator would keep the folder locked.
         for rows in list(self._scans):

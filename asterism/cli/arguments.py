@@ -87,6 +87,21 @@ def _count(text: str) -> int:
     return count
 
 
+_AGES = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
+
+
+def _age(text: str) -> float:
+    """Seconds, of a number with a unit."""
+    unit = _AGES.get(text[-1:])
+    try:
+        age = float(text[:-1]) * unit if unit else -1.0
+    except ValueError:
+        age = -1.0
+    if not 0 <= age < 10**12:
+        raise argparse.ArgumentTypeError(f"must be a number with s, m, h, d or w, not {text!r}")
+    return age
+
+
 # --- the broker itself ----------------------------------------------------------------------------
 
 
@@ -119,16 +134,67 @@ def _add_status(commands: Any) -> None:
 
 
 def _add_snapshot(commands: Any) -> None:
-    snapshot = _command(
-        commands,
-        "snapshot",
-        "snapshot.run",
-        "copy every store while the broker runs",
+    snapshot = commands.add_parser(
+        "snapshot", help="copy every store while the broker runs; list, verify, delete, copy those"
+    )
+    inner = snapshot.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    create = _command(
+        inner,
+        "create",
+        "snapshot.create",
+        "take a snapshot while the broker runs",
         "Copy every store as it is at one moment, without stopping traffic, into a new folder\n"
         "under snapshots in the data folder. The manifest is written last: without one, a folder\n"
-        "is no snapshot.",
+        "is no snapshot. With --keep or --older-than, older ones are deleted afterwards.",
     )
-    _connected(snapshot)
+    _connected(create)
+    _retained(create)
+    listing = _command(inner, "list", "snapshot.list_all", "list snapshots, the oldest first")
+    listing.add_argument(
+        "folder", nargs="?", metavar="FOLDER", help="where they are (default: of the data folder)"
+    )
+    verify = _command(
+        inner,
+        "verify",
+        "snapshot.verify",
+        "read a snapshot, and say what is wrong with it",
+        "Read every row of a snapshot; compare its files, counts and sequences with its manifest.\n"
+        "Exit code 1 if anything does not fit.",
+    )
+    verify.add_argument("--write", action="store_true", help="note digests of a whole one's files")
+    delete = _command(
+        inner,
+        "delete",
+        "snapshot.delete",
+        "delete snapshots by name, number or age",
+        "Delete the snapshots named, or those that are neither of the N newest (--keep) nor\n"
+        "younger than AGE (--older-than). The newest is never deleted by number or age.",
+    )
+    delete.add_argument("snapshots", nargs="*", metavar="SNAPSHOT", help="its name, or its folder")
+    delete.add_argument(
+        "--unfinished", action="store_true", help="even one that has no manifest, if it is named"
+    )
+    _retained(delete)
+    copy = _command(
+        inner,
+        "copy",
+        "snapshot.copy",
+        "copy a snapshot to another disk, and compare",
+        "Copy a snapshot into a folder, on another disk or mounted from elsewhere. Every file is\n"
+        "read back and compared; the copy is a snapshot only when all of it is there.",
+    )
+    for command in (verify, copy):
+        command.add_argument("snapshot", metavar="SNAPSHOT", help="its name, or its folder")
+    copy.add_argument("to", metavar="FOLDER", help="where copies are kept; made if it is not there")
+    for command in (listing, verify, delete, copy):
+        _configured(command)
+
+
+def _retained(command: Parser) -> None:
+    command.add_argument("--keep", metavar="N", type=_count, help="keep the N newest")
+    command.add_argument(
+        "--older-than", metavar="AGE", type=_age, help="delete older ones alone: 90s, 30m, 12h, 7d"
+    )
 
 
 def _add_doctor(commands: Any) -> None:

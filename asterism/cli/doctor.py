@@ -202,7 +202,10 @@ def _snapshots(folder: Path) -> Findings:
         return
     unfinished = [path for path in snapshots.iterdir() if not (path / "manifest.json").exists()]
     for path in unfinished:
-        to_do = "If no snapshot is being taken, delete it: it holds disk space."
+        to_do = (
+            "If no snapshot is being taken, delete it, for it holds disk space: "
+            f"`asterism snapshot delete --unfinished {path.name}`."
+        )
         yield Finding("snapshots", NOTE, f"{path} has no manifest, so it is none", to_do)
 
 

@@ -1,119 +1,193 @@
-"""``asterism snapshot``: a copy of every store, at one moment for each, while the broker runs.
+"""``asterism snapshot``: takes, lists, verifies, deletes and copies snapshots.
 
-    <folder>/20260131T120000Z/
-        store-0000/ …           RocksDB checkpoints: hard links, so they cost no copy
-        manifest.json           written last, whole: without it, the folder is no snapshot
-
-A topic lives in one store and a store is copied between two turns of its worker, so each topic is
-consistent in itself; different topics are from moments a little apart.
+What a snapshot is stands in ``storage/snapshot.py``; here is what people ask of it. A snapshot is
+named by its folder in ``snapshots`` of the data folder, or by a path to one elsewhere.
 """
 
 import argparse
-import os
+import contextlib
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import asterism
 from asterism.cli import context, output
-from asterism.process_host import write_whole
+from asterism.storage import copying, verifying
+from asterism.storage import snapshot as snapshots
+from asterism.storage.snapshot import Snapshot, SnapshotError
 
-MANIFEST: Final = "manifest.json"
-MANIFEST_VERSION: Final = 1
-TIMEOUT_S: Final = 300.0  # a worker flushes what its stores hold in memory
-NAMES_TRIED_MAX: Final = 1_000
-
-
-class Snapshot(NamedTuple):
-    """A finished snapshot."""
-
-    folder: Path
-    manifest: dict[str, Any]
+TIMEOUT_S: Final = 300.0  # a worker writes what its stores hold in memory
 
 
-def run(options: argparse.Namespace) -> int:
-    into = context.data_folder(context.configuration(options)) / "snapshots"
-    with context.connect(options) as node:
-        taken = take(node, into, max(options.timeout, TIMEOUT_S))
+def create(options: argparse.Namespace) -> int:
+    home = _home(options)
+    with _told(), context.connect(options) as node:
+        taken = take(node, home, max(options.timeout, TIMEOUT_S))
+    deleted = _retain(home, options)
     if options.json:
-        output.say_json({"folder": str(taken.folder), "manifest": taken.manifest})
-    else:
-        stores, topics = len(taken.manifest["stores"]), len(taken.manifest["topics"])
-        output.say(f"{taken.folder}  ({stores} stores, {topics} topics)")
+        told = {"folder": str(taken.folder), "manifest": taken.manifest, "deleted": deleted}
+        output.say_json(told)
+        return output.DONE
+    output.say(f"{taken.folder}  ({len(taken.stores)} stores, {len(taken.topics)} topics)")
+    for name in deleted:
+        output.say(f"deleted {name}")
     return output.DONE
 
 
 def take(node: asterism.BlockingNode, into: Path, timeout_s: float = TIMEOUT_S) -> Snapshot:
     """Takes a snapshot into a new folder there; what cannot be finished is removed again."""
-    now_ms = time.time_ns() // 1_000_000
-    folder = _new_folder(into, now_ms)
+    now_ms = _now_ms()
+    folder = snapshots.begin_snapshot(into, now_ms)
     try:
         answers = node.snapshot(str(folder), timeout=timeout_s)
-        manifest = {
-            "version": MANIFEST_VERSION,
-            "written_by": f"asterism {asterism.__version__}",
-            "time": _stamp(now_ms, "%Y-%m-%dT%H:%M:%S") + f".{now_ms % 1_000:03}Z",
-            "time_ms": now_ms,
-            **_copied(answers, folder),
-        }
-        write_whole(folder / MANIFEST, manifest)
-        for changed in (folder, into):
-            _sync_folder(changed)
+        written_by = f"asterism {asterism.__version__}"
+        return snapshots.finish_snapshot(folder, answers, now_ms, written_by)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return Snapshot(folder, manifest)
 
 
-def _copied(answers: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
-    """What the manifest says of the stores that the workers have copied."""
-    stores: list[dict[str, Any]] = []
-    topics: dict[str, Any] = {}
-    for store in (store for answer in answers for store in answer["stores"]):
-        # Relative, so that a snapshot can be moved.
-        inside = os.path.relpath(folder / store["folder"], folder)
-        stores.append({"number": store["number"], "folder": inside})
-        for topic in store["topics"]:
-            topics[topic["name"]] = {"store": store["number"], **topic}
-    stores.sort(key=lambda store: int(store["number"]))
-    missing = [store["folder"] for store in stores if not (folder / store["folder"]).is_dir()]
-    if missing or not stores:
-        raise output.CommandError(
-            f"{folder}: {', '.join(missing) or 'no store'} is not there after the workers copied. "
-            "A snapshot is taken on the machine that the broker runs on, and by a user who can "
-            "read its folder."
-        )
-    return {"stores": stores, "topics": dict(sorted(topics.items()))}
+def list_all(options: argparse.Namespace) -> int:
+    home = _home(options) if options.folder is None else Path(options.folder)
+    with _told():
+        found = snapshots.list_snapshots(home)
+        unfinished = snapshots.unfinished_in(home)
+    rows = [_told_of(snapshot) for snapshot in found]
+    if options.json:
+        output.say_json({"snapshots": rows, "unfinished": [path.name for path in unfinished]})
+        return output.DONE
+    head = ("name", "time", "topics", "messages", "size", "not shared")
+    if rows:
+        output.say(output.table(head, map(_shown, rows)))
+    else:
+        output.say(f"no snapshot in {home}")
+    for path in unfinished:
+        output.say(f"{path.name}  is not finished, or is being taken")
+    return output.DONE
 
 
-def _new_folder(into: Path, now_ms: int) -> Path:
-    """A folder named by the time, and by a number where several are of one second."""
-    name = _stamp(now_ms, "%Y%m%dT%H%M%SZ")
+def _told_of(snapshot: Snapshot) -> dict[str, Any]:
+    total, own = snapshots.sizes_of(snapshot)
+    return {
+        "name": snapshot.name,
+        "folder": str(snapshot.folder),
+        "time": snapshot.manifest["time"],
+        "time_ms": snapshot.time_ms,
+        "stores": len(snapshot.stores),
+        "topics": len(snapshot.topics),
+        "held": sum(topic["held"] for topic in snapshot.topics.values()),
+        "bytes": total,
+        "own_bytes": own,
+    }
+
+
+def _shown(row: dict[str, Any]) -> tuple[object, ...]:
+    sizes = (output.shown_bytes(row["bytes"]), output.shown_bytes(row["own_bytes"]))
+    return row["name"], row["time"], row["topics"], f"{row['held']:,}", *sizes
+
+
+def verify(options: argparse.Namespace) -> int:
+    """Ends with 1 if anything is wrong, and says what."""
+    with _told():
+        snapshot = _named(options, options.snapshot)
+        progress = output.Progress("rows", not options.json)
+        found = verifying.verify(snapshot, progress.tell)
+        progress.end()
+        if options.write and not found.problems:
+            copying.add_digests(snapshot)
+    if options.json:
+        told = {"rows": found.rows, "files": found.files, "problems": found.problems}
+        output.say_json({"folder": str(snapshot.folder), "good": not found.problems, **told})
+    elif not found.problems:
+        output.say(f"{snapshot.folder} is whole: {found.files} files, {found.rows:,} rows")
+    else:
+        for problem in found.problems:
+            output.say(problem)
+        count = len(found.problems)
+        output.say(f"{snapshot.folder} is damaged: {count} found. Use another snapshot.")
+    return output.REFUSED if found.problems else output.DONE
+
+
+def delete(options: argparse.Namespace) -> int:
+    named = options.snapshots
+    by_age = options.keep is not None or options.older_than is not None
+    if bool(named) == by_age:
+        message = "name snapshots to delete, or say --keep or --older-than"
+        raise output.CommandError(message, output.WRONG_USE)
+    if by_age:
+        deleted = _retain(_home(options), options)
+    else:
+        deleted = []
+        for name in named:
+            with _told():
+                folder = _folder(options, name)
+                if snapshots.is_unfinished(folder) and not options.unfinished:
+                    raise SnapshotError(
+                        f"{folder}: it has no manifest, so it may be a snapshot that is being "
+                        "taken. If none is, delete it with --unfinished."
+                    )
+                snapshots.delete_snapshot(folder)
+            deleted.append(folder.name)
+    if options.json:
+        output.say_json({"deleted": deleted})
+    else:
+        output.say("\n".join(f"deleted {name}" for name in deleted) or "nothing to delete")
+    return output.DONE
+
+
+def copy(options: argparse.Namespace) -> int:
+    with _told():
+        snapshot = _named(options, options.snapshot)
+        progress = output.Progress("bytes", not options.json)
+        try:
+            copied = copying.copy(snapshot, Path(options.to), progress.tell)
+        finally:
+            progress.end()
+    total, _ = snapshots.sizes_of(copied)
+    if options.json:
+        output.say_json({"folder": str(copied.folder), "bytes": total})
+    else:
+        output.say(f"{copied.folder}  ({output.shown_bytes(total)}, every file compared)")
+    return output.DONE
+
+
+# --- what they share ------------------------------------------------------------------------------
+
+
+def _retain(home: Path, options: argparse.Namespace) -> list[str]:
+    """Deletes what retention lets go; the names."""
+    with _told():
+        older_than_ms = None if options.older_than is None else round(options.older_than * 1_000)
+        found = snapshots.list_snapshots(home)
+        gone = snapshots.expired(found, _now_ms(), keep=options.keep, older_than_ms=older_than_ms)
+        for snapshot in gone:
+            snapshots.delete_snapshot(snapshot.folder)
+    return [snapshot.name for snapshot in gone]
+
+
+def _home(options: argparse.Namespace) -> Path:
+    return context.data_folder(context.configuration(options)) / "snapshots"
+
+
+def _folder(options: argparse.Namespace, name: str) -> Path:
+    """The folder of a snapshot by its name, or by its path."""
+    here = _home(options) / name
+    return here if "/" not in name and here.is_dir() else Path(name)
+
+
+def _named(options: argparse.Namespace, name: str) -> Snapshot:
+    return snapshots.open_snapshot(_folder(options, name))
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
     try:
-        into.mkdir(parents=True, exist_ok=True)
-        for number in range(1, NAMES_TRIED_MAX):
-            folder = into / (name if number == 1 else f"{name}-{number}")
-            try:
-                folder.mkdir()
-            except FileExistsError:
-                continue
-            return folder
-    except OSError as error:
-        raise output.CommandError(
-            f"{into}: a snapshot cannot be made here: {error.strerror}. Run this as the broker's "
-            "user, with its configuration."
-        ) from None
-    raise output.CommandError(f"{into}: there are {NAMES_TRIED_MAX} snapshots of this second")
+        yield
+    except SnapshotError as error:
+        raise output.CommandError(str(error)) from error
 
 
-def _stamp(now_ms: int, form: str) -> str:
-    return time.strftime(form, time.gmtime(now_ms // 1_000))
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -283,7 +283,7 @@ def test_what_has_failed_is_listed_renewed_and_abandoned(line: Line, broker: Bro
 def test_a_snapshot_says_what_is_in_it(line: Line, broker: Broker) -> None:
     line.run("pub", "kept", "one")
     line.run("pub", "kept", "two")
-    taken = line.json("snapshot", "--config", broker.data_dir.parent / "asterism.toml")
+    taken = line.json("snapshot", "create", "--config", broker.data_dir.parent / "asterism.toml")
     folder = Path(taken["folder"])
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest == taken["manifest"]
@@ -298,12 +298,12 @@ def test_a_snapshot_that_cannot_be_made_leaves_nothing(
     line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASTERISM_DATA_DIR", str(tmp_path))
-    line.run("snapshot", code=1)  # this is not the folder of that broker
+    line.run("snapshot", "create", code=1)  # this is not the folder of that broker
     assert line.error.startswith("asterism: bad_request: a snapshot is a folder in ")
     assert not list((tmp_path / "snapshots").iterdir())
     (tmp_path / "snapshots").rmdir()
     (tmp_path / "snapshots").write_text("")
-    line.run("snapshot", code=1)
+    line.run("snapshot", "create", code=1)
     assert "cannot be made here" in line.error
 
 

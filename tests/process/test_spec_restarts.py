@@ -319,7 +319,7 @@ async def test_a_snapshot_under_traffic_holds_all_that_was_accepted_before_it(
         await until(functools.partial(reached, 100), "traffic to flow")
         before = dict(accepted)
         said = await asyncio.to_thread(
-            functools.partial(run_cli, "snapshot", "--json", data_dir=broker.data_dir)
+            functools.partial(run_cli, "snapshot", "create", "--json", data_dir=broker.data_dir)
         )
         after = dict(accepted)
         await until(functools.partial(reached, max(after.values()) + 50), "traffic to flow on")

@@ -85,7 +85,7 @@ LINES = [
     "parked list a --payload",
     "parked renew a 1 2 3 --receiver r",
     "parked abandon a --all",
-    "snapshot --timeout 60",
+    "snapshot create --timeout 60",
     "doctor --accept-loss",
     "completion bash",
 ]
