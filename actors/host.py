@@ -663,7 +663,7 @@ class Worker:
         self._snapshots.ask((node, request, topic), folder, stores)
 
     def _go_on_with_snapshots(self) -> None:
-        taken = self._snapshots.step()
+        taken = self._snapshots.step(self._now_ms)
         if taken is None:
             return
         node, request, topic = taken.asker

@@ -69,7 +69,7 @@ class Snapshots:
         if len(self._asked) == 1:
             self._prepare(self._asked[0])
 
-    def step(self) -> Taking | None:
+    def step(self, now_ms: int) -> Taking | None:
         """At the end of a turn: a checkpoint, if one is prepared; the snapshot, if that ends it."""
         if not self._prepared.is_set():
             return None
@@ -77,7 +77,7 @@ class Snapshots:
         os.read(self.wakeup, 1)
         taking = self._asked[0]
         if taking.left:
-            self._checkpoint(taking)
+            self._checkpoint(taking, now_ms)
         if taking.left and taking.error is None:
             self._prepare(taking)
             return None
@@ -108,12 +108,14 @@ class Snapshots:
         os.write(self._write_end, b"\0")  # before the event, so that whoever sees that finds this
         self._prepared.set()
 
-    def _checkpoint(self, taking: Taking) -> None:
+    def _checkpoint(self, taking: Taking, now_ms: int) -> None:
         number, store, shard = taking.left[0]
         target = _folder_of(taking, taking.left.popleft())
         try:
             if store.is_closed:
                 raise PeerError("busy", f"store {number} was closed meanwhile", BUSY_MS)
+            time_ms = shard.note_snapshot(now_ms)
+            store.write()
             store.checkpoint(target)
         except StoreError as error:
             log.error("no snapshot: %s", error)
@@ -121,7 +123,7 @@ class Snapshots:
         except PeerError as error:
             taking.error = error
         else:
-            topics = [told_of(actor) for actor in shard.topics.values()]
+            topics = [told_of(actor, time_ms) for actor in shard.topics.values()]
             taking.stores.append({"number": number, "folder": target.name, "topics": topics})
 
 
@@ -144,12 +146,13 @@ def _write_ahead(store: Store, target: Path, on_end: Callable[[], None]) -> None
         on_end()
 
 
-def told_of(actor: TopicActor) -> dict[str, Any]:
+def told_of(actor: TopicActor, time_ms: int) -> dict[str, Any]:
     """What a snapshot tells of a topic; its rows are looked at by whoever writes the manifest."""
     return {
         "name": actor.name,
         "number": actor.keys.number,
         "next_sequence": actor.next_sequence,
+        "history_until_ms": time_ms,
         "held": actor.pool_held + actor.log_held,
         "parked": actor.parked,
         "drafting": actor.drafting,

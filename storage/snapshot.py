@@ -14,8 +14,9 @@ The manifest:
     store_count         how many shared stores the data folder has; each of them is in ``stores``
     stores              [{number, folder, files: {name: {bytes, digest?}}}]; from 32,768 on, the
                         number is that of a topic with a store of its own
-    topics              {name: {store, number, first_sequence, next_sequence, held, parked,
-                        drafting, completed}}
+    topics              {name: {store, number, first_sequence, next_sequence, history_until_ms,
+                        held, parked, drafting, completed}}; what ends after the snapshot is filed
+                        in the history at ``history_until_ms`` or after it, never before
 
 Sizes of files are noted when a snapshot is taken, digests when it is copied: reading all of it to
 take it would cost what the hard links save.
@@ -49,7 +50,7 @@ UNFINISHED: Final = ".tmp"  # how the name of a copy ends while it is made
 NAMES_TRIED_MAX: Final = 1_000
 _STORE_NAME: Final = re.compile(r"store-[0-9]{4,5}")
 _TOPIC_FIELDS: Final = (
-    *("store", "number", "first_sequence", "next_sequence"),
+    *("store", "number", "first_sequence", "next_sequence", "history_until_ms"),
     *("held", "parked", "drafting", "completed"),
 )
 
