@@ -31,6 +31,9 @@ def parser() -> Parser:
     _add_parked(commands)
     _add_snapshot(commands)
     _add_doctor(commands)
+    from asterism.cli.spark_arguments import add_spark  # it takes what is here
+
+    add_spark(commands)
     _add_completion(commands)
     if find_spec("asterism.cli.bench") is not None:
         commands.add_parser("bench", help="measure a broker", add_help=False)

@@ -1,0 +1,1 @@
+"""The jobs over snapshots: on rows of our making, and on real snapshots of a real broker."""
