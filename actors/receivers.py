@@ -18,12 +18,10 @@ from asterism.errors import PeerError
 from asterism.message import Status
 from asterism.router.interest import InterestTrie
 from asterism.settings import TopicSettings
-from asterism.storage.keys import FIRST_RECEIVER, RANK_END, WORK
+from asterism.storage.keys import FIRST_RECEIVER, RANK_END, WORK, WORK_NAME
 
 if TYPE_CHECKING:
     from asterism.actors.pool import Lane
-
-WORK_NAME = "work-queue"
 
 
 class Endpoint:

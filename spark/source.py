@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from asterism.spark import tables
+from asterism.spark import deliveries, tables
 from asterism.spark.filters import understood
 from asterism.spark.options import (
     OptionError,
@@ -38,13 +38,16 @@ from asterism.spark.options import (
 )
 from asterism.spark.planning import Filters, Part, plan
 from asterism.spark.schemas import SCHEMAS
-from asterism.spark.tables import Span, Want
+from asterism.spark.tables import Span, Want, joined
 from asterism.storage.reading import ReadOnlyStore
 from asterism.storage.snapshot import Snapshot, open_snapshot
 
 _Read = Callable[[ReadOnlyStore, int, Span, Want], Iterator[pa.RecordBatch]]
 _TABLES: Final[dict[str, _Read]] = {
     "messages": tables.messages,
+    "deliveries": deliveries.deliveries,
+    "receivers": deliveries.receivers,
+    "topics": tables.topics,
     "history": tables.history,
 }
 
@@ -94,16 +97,18 @@ class Reader(DataSourceReader):
 
     def _batches(self, part: Part) -> Iterator[pa.RecordBatch]:
         filters, read = self._filters, _TABLES[self._options.table]
+        snapshot = open_snapshot(part.folder)
         want = Want(
             to_arrow_schema(self._schema, timezone="UTC"),
             self._options.batch_rows,
             filters.statuses,
             filters.accepted_ms,
             filters.sequences,
+            snapshot,
         )
-        with ReadOnlyStore(open_snapshot(part.folder).store_folder(part.store)) as rows:
-            for span in part.spans:
-                yield from read(rows, part.store, span, want)
+        with ReadOnlyStore(snapshot.store_folder(part.store)) as rows:
+            found = (batch for span in part.spans for batch in read(rows, part.store, span, want))
+            yield from joined(found, want.batch_rows)
         if self._options.trace is not None:
             _leave_trace(Path(self._options.trace), part, want)
 

@@ -9,11 +9,12 @@ worker that was restarted keeps the pages of deliveries that were out until they
 until then they count as sent.
 """
 
+import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,8 @@ import pyarrow as pa
 
 from asterism.limits import TIME_MS_MAX
 from asterism.message import Status
+from asterism.options import topic_settings_as_user
+from asterism.settings import TopicSettings, overrides_from_plain
 from asterism.spark.columns import (
     HEADER_COLUMNS,
     Headers,
@@ -44,15 +47,16 @@ from asterism.storage.records import (
     decode_history,
     decode_page,
     decode_receiver,
+    decode_settings,
 )
+from asterism.storage.snapshot import Snapshot
 from asterism.storage.store import StoreError
 
 SEQUENCE_END: Final = 2**63
-WORK_NAME: Final = "work-queue"  # whom the consumers of the work queue are for a topic
-_STATUSES: Final = ("waiting", "drafting", "failed", "sent", "received")
-_WAITING, _DRAFTING, _FAILED, _SENT, _RECEIVED = range(len(_STATUSES))
-_OF_STATE: Final = np.array([_WAITING, _WAITING, _FAILED, _DRAFTING, _WAITING], np.int64)
-_OF_FLIGHT: Final = {int(Status.SENT): _SENT, int(Status.RECEIVED): _RECEIVED}
+STATUSES: Final = ("waiting", "drafting", "failed", "sent", "received")
+WAITING, DRAFTING, FAILED, SENT, RECEIVED = range(len(STATUSES))
+OF_STATE: Final = np.array([WAITING, WAITING, FAILED, DRAFTING, WAITING], np.int64)
+OF_FLIGHT: Final = {int(Status.SENT): SENT, int(Status.RECEIVED): RECEIVED}
 
 
 _Key = TypeVar("_Key")
@@ -77,13 +81,14 @@ class Want:
     statuses: frozenset[str] | None = None  # None: every one
     accepted_ms: tuple[int, int] = (0, TIME_MS_MAX + 1)  # from, and before
     sequences: tuple[int, int] = (0, SEQUENCE_END)
+    snapshot: Snapshot | None = None
     scanned: Counter[str] = field(default_factory=Counter)
 
     @property
     def codes(self) -> npt.NDArray[np.bool_]:
         """By the number of a status: is it wanted?"""
         wanted = self.statuses
-        return np.array([wanted is None or name in wanted for name in _STATUSES])
+        return np.array([wanted is None or name in wanted for name in STATUSES])
 
     def times_wanted(self, accepted_ms: Numbers) -> npt.NDArray[np.bool_]:
         low, high = self.accepted_ms
@@ -95,6 +100,20 @@ class Want:
         return pa.RecordBatch.from_arrays(
             [built[name]() for name in self.schema.names], schema=self.schema
         )
+
+
+def joined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows, so many at a time: small topics are handed over together."""
+    small: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        if small and count + batch.num_rows > rows:
+            yield pa.concat_batches(small)
+            small, count = [], 0
+        small.append(batch)
+        count += batch.num_rows
+    if small:
+        yield pa.concat_batches(small)
 
 
 # --- what a topic has of its own ------------------------------------------------------------------
@@ -152,7 +171,7 @@ def receivers_of(rows: ReadOnlyStore, keys: TopicKeys) -> dict[int, ReceiverRow]
     }
 
 
-def _floor(rows: ReadOnlyStore, keys: TopicKeys, number: int) -> int:
+def floor_of(rows: ReadOnlyStore, keys: TopicKeys, number: int) -> int:
     row = rows.get(keys.floor(number))
     return 0 if row is None else decode_floor(row)
 
@@ -169,7 +188,7 @@ def messages(rows: ReadOnlyStore, store: int, span: Span, want: Want) -> Iterato
             block = MessageBlock(pairs, headers)
             want.scanned["messages"] += len(block)
             held += int(((block.states != DRAFT) & (block.states != PARKED)).sum())
-            status, attempts = _ladder(block, flights)
+            status, attempts = ladder_of(block, flights)
             wanted = codes[status] & want.times_wanted(block.accepted_ms)
             if wanted.any():
                 built = _message_columns(block.only(wanted), span.topic, kind, store, want.schema)
@@ -180,7 +199,7 @@ def messages(rows: ReadOnlyStore, store: int, span: Span, want: Want) -> Iterato
 
 
 def _status_names(status: Numbers) -> pa.Array:
-    return pa.array(_STATUSES).take(pa.array(status))
+    return pa.array(STATUSES).take(pa.array(status))
 
 
 def _check_held(span: Span, held: int) -> None:
@@ -192,12 +211,12 @@ def _check_held(span: Span, held: int) -> None:
         )
 
 
-def _ladder(block: MessageBlock, flights: Flights) -> tuple[Numbers, Numbers]:
-    """The status of each message, as its place in ``_STATUSES``, and its attempts."""
-    status, attempts = _OF_STATE[block.states], block.attempts
+def ladder_of(block: MessageBlock, flights: Flights) -> tuple[Numbers, Numbers]:
+    """The status of each message, as its place in ``STATUSES``, and its attempts."""
+    status, attempts = OF_STATE[block.states], block.attempts
     for at, flight in flights.within(block.sequences):
         if block.states[at] in (NATURAL, PLACED) and flight.attempt > attempts[at]:
-            status[at], attempts[at] = _OF_FLIGHT[flight.status], flight.attempt
+            status[at], attempts[at] = OF_FLIGHT[flight.status], flight.attempt
     return status, attempts
 
 
@@ -295,3 +314,38 @@ def _ladders(ended: tuple[HistoryRow, ...], kind: pa.ListType) -> pa.Array:
     )
     ends = np.cumsum([0, *(len(row.ladder) for row in ended)], dtype=np.int32)
     return pa.ListArray.from_arrays(pa.array(ends), values, type=kind)
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def topics(rows: ReadOnlyStore, store: int, span: Span, want: Want) -> Iterator[pa.RecordBatch]:
+    """A topic, as the manifest tells of it."""
+    assert want.snapshot is not None
+    told = want.snapshot.topics[span.topic]
+    want.scanned["topics"] += 1
+    said: dict[str, Any] = {
+        **told,
+        "topic": span.topic,
+        "snapshot_at": want.snapshot.time_ms * 1_000,
+        "store": store,
+    }
+    if "settings" in want.schema.names:
+        said["settings"] = list(_settings(rows, span, told).items())
+    kinds = want.schema
+    yield want.batch(
+        {name: partial(pa.array, [said[name]], kinds.field(name).type) for name in kinds.names}
+    )
+
+
+def _settings(rows: ReadOnlyStore, span: Span, told: dict[str, Any]) -> dict[str, str | None]:
+    """Every setting as a user writes it; what is neither text nor none, as JSON."""
+    held: dict[str, Any] | None = told.get("settings")
+    if held is None:  # of a snapshot that does not tell the broker's own defaults
+        row = rows.get(TopicKeys(span.number).settings)
+        own = {} if row is None else overrides_from_plain(decode_settings(row))
+        held = topic_settings_as_user(TopicSettings().changed(own))
+    return {
+        name: value if value is None or type(value) is str else json.dumps(value)
+        for name, value in held.items()
+    }

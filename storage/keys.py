@@ -44,6 +44,7 @@ from asterism.errors import PeerError
 POOL: Final = 0  # the w list of the pool
 COMMON: Final = 1  # the w list of log messages with a priority
 WORK: Final = 2  # the receiver that stands for the consumers of the work queue
+WORK_NAME: Final = "work-queue"  # and its name
 FIRST_RECEIVER: Final = 16  # receivers are numbered from here
 
 PRIORITY_NONE: Final = 2**32 - 1  # sorts behind every priority
