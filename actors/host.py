@@ -345,6 +345,8 @@ class Worker:
 
     def _wait_ms(self) -> int:
         """How long a poll may wait."""
+        if self._snapshots.has_more:
+            return 0
         now_ms = self._clock.now_ms()
         wait_ms = max(self._next_beat_ms - now_ms, 0)
         for hosted in self._hosted.values():

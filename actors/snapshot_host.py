@@ -3,8 +3,9 @@
 A checkpoint needs everything in files: RocksDB begins it by writing what it holds in memory, and
 that would stop the worker for as long. So a thread has it written first, while turns go on, and
 again until little is left. Then, at the end of a turn, the checkpoint itself takes a few
-milliseconds. A snapshot is answered when each store has its checkpoint; those that are asked for
-meanwhile wait for their turn.
+milliseconds; the next store follows after a pause, so that nobody waits for several of them. A
+snapshot is answered when each store has its checkpoint; those that are asked for meanwhile wait for
+their turn.
 
 A store that is closed on the way, for whatever reason, makes the snapshot ``busy``: whoever asked
 asks again, and what was there of it is made anew.
@@ -28,6 +29,7 @@ from asterism.storage.store import Store, StoreError
 ASKED_MAX: Final = 16  # that wait; one more is told busy
 ROUNDS_MAX: Final = 4  # how often what is in memory is written, at most, before a checkpoint
 ROUND_S: Final = 0.01  # what takes less leaves little for the checkpoint
+PAUSE_TIMES: Final = 6  # a pause after each checkpoint, of so many times as long as it took
 BUSY_MS: Final = 1_000  # the hint of busy
 log = logging.getLogger("asterism.worker")
 
@@ -47,44 +49,55 @@ class Taking:
         self.asker = asker  # whoever has to be answered; nothing here looks into it
         self.folder = folder
         self.left = deque(stores)
+        self.time_ms = 0  # of the store that is next, once it is being prepared
         self.stores: list[dict[str, Any]] = []  # what is told of those that are done
         self.error: PeerError | None = None
 
+    @property
+    def target(self) -> Path:
+        """Where the checkpoint of the store that is next goes."""
+        return self.folder / f"store-{self.left[0].number:04}"
+
 
 class Snapshots:
-    """Those that were asked for, of which one is being taken."""
+    """Those that were asked for, of which the first is being taken."""
 
     def __init__(self) -> None:
         self.wakeup, self._write_end = os.pipe()  # readable when a thread has done its part
         os.set_blocking(self.wakeup, False)
         self._asked: deque[Taking] = deque()
         self._prepared = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._pause_s = 0.0
+        self._thread: threading.Thread | None = None  # that prepares a store
 
     def ask(self, asker: Any, folder: Path, stores: list[Open]) -> None:
-        """Begins a snapshot, or has it wait; ``step`` tells when it is over."""
+        """Has a snapshot taken behind those that were asked for; ``step`` tells when it is over."""
         if len(self._asked) >= ASKED_MAX:
             raise PeerError("busy", "too many snapshots are asked for", BUSY_MS)
         self._asked.append(Taking(asker, folder, stores))
-        if len(self._asked) == 1:
-            self._prepare(self._asked[0])
 
     def step(self, now_ms: int) -> Taking | None:
-        """At the end of a turn: a checkpoint, if one is prepared; the snapshot, if that ends it."""
-        if not self._prepared.is_set():
+        """At the end of a turn: what can be done without waiting; a snapshot that is over."""
+        if not self._asked:
             return None
-        self._prepared.clear()
-        os.read(self.wakeup, 1)
         taking = self._asked[0]
-        if taking.left:
-            self._checkpoint(taking, now_ms)
+        if self._thread is not None:
+            if not self._prepared.is_set():
+                return None
+            os.read(self.wakeup, 1)
+            self._thread = None
+            self._attempt(taking, self._checkpoint, now_ms)
         if taking.left and taking.error is None:
-            self._prepare(taking)
+            self._attempt(taking, self._prepare, now_ms)
+        if taking.left and taking.error is None:
             return None
         self._asked.popleft()
-        if self._asked:
-            self._prepare(self._asked[0])
         return taking
+
+    @property
+    def has_more(self) -> bool:
+        """Is there one that waits for the next turn to begin?"""
+        return bool(self._asked) and self._thread is None
 
     def close(self) -> None:
         """Waits for the thread: nothing of it is left when the stores are closed."""
@@ -95,12 +108,26 @@ class Snapshots:
 
     # --- one store ----------------------------------------------------------------------------
 
-    def _prepare(self, taking: Taking) -> None:
-        if not taking.left:  # a worker of no store: there is nothing to wait for
-            self._on_prepared()
-            return
-        first = taking.left[0]
-        arguments = (first.store, _folder_of(taking, first), self._on_prepared)
+    def _attempt(
+        self, taking: Taking, do: Callable[[Taking, Open, int], None], now_ms: int
+    ) -> None:
+        number, store, _ = taking.left[0]
+        try:
+            if store.is_closed:
+                raise PeerError("busy", f"store {number} was closed meanwhile", BUSY_MS)
+            do(taking, taking.left[0], now_ms)
+        except StoreError as error:
+            log.error("no snapshot: %s", error)
+            taking.error = PeerError("internal", str(error))
+        except PeerError as error:
+            taking.error = error
+
+    def _prepare(self, taking: Taking, first: Open, now_ms: int) -> None:
+        # Noted here, not with the checkpoint, which would then have a file to write for it.
+        taking.time_ms = first.shard.note_snapshot(now_ms)
+        first.store.write()
+        self._prepared.clear()
+        arguments = (first.store, taking.target, self._pause_s, self._on_prepared)
         self._thread = threading.Thread(target=_write_ahead, args=arguments, daemon=True)
         self._thread.start()
 
@@ -108,31 +135,19 @@ class Snapshots:
         os.write(self._write_end, b"\0")  # before the event, so that whoever sees that finds this
         self._prepared.set()
 
-    def _checkpoint(self, taking: Taking, now_ms: int) -> None:
-        number, store, shard = taking.left[0]
-        target = _folder_of(taking, taking.left.popleft())
-        try:
-            if store.is_closed:
-                raise PeerError("busy", f"store {number} was closed meanwhile", BUSY_MS)
-            time_ms = shard.note_snapshot(now_ms)
-            store.write()
-            store.checkpoint(target)
-        except StoreError as error:
-            log.error("no snapshot: %s", error)
-            taking.error = PeerError("internal", str(error))
-        except PeerError as error:
-            taking.error = error
-        else:
-            topics = [told_of(actor, time_ms) for actor in shard.topics.values()]
-            taking.stores.append({"number": number, "folder": target.name, "topics": topics})
+    def _checkpoint(self, taking: Taking, first: Open, now_ms: int) -> None:
+        began = time.monotonic()
+        first.store.checkpoint(taking.target)
+        topics = [told_of(actor, taking.time_ms) for actor in first.shard.topics.values()]
+        told = {"number": first.number, "folder": taking.target.name, "topics": topics}
+        taking.stores.append(told)
+        taking.left.popleft()
+        self._pause_s = PAUSE_TIMES * (time.monotonic() - began)
 
 
-def _folder_of(taking: Taking, of: Open) -> Path:
-    return taking.folder / f"store-{of.number:04}"
-
-
-def _write_ahead(store: Store, target: Path, on_end: Callable[[], None]) -> None:
+def _write_ahead(store: Store, target: Path, pause_s: float, on_end: Callable[[], None]) -> None:
     """In a thread of its own: has the store write what it holds in memory, until little is left."""
+    time.sleep(pause_s)
     try:
         shutil.rmtree(target, ignore_errors=True)  # of a snapshot that was broken off
         for _ in range(ROUNDS_MAX):
