@@ -31,7 +31,7 @@ from asterism.actors.snapshot_host import Open, Snapshots
 from asterism.config import Config, ConfigError
 from asterism.effects import Accepted, Forward, Refusal, Refuse
 from asterism.errors import PeerError
-from asterism.frames_host import is_readable, receive_some, send
+from asterism.frames_host import has_more, is_readable, receive_some, send
 from asterism.process_host import (
     Clock,
     Stopping,
@@ -56,8 +56,9 @@ from asterism.storage.snapshot import MANIFEST
 from asterism.storage.store import Budget, Store, StoreError
 from asterism.wire import Verb
 
-TURN_FRAMES_MAX: Final = 128  # commands of one turn
-TURN_BYTES_MAX: Final = 8 << 20  # and of their frames together, but for the last one
+TURN_COMMANDS_MAX: Final = 128  # of one turn, but for those that came with the last one
+FRAMES_TOGETHER_MAX: Final = 3 * wire.TOGETHER_MAX  # in one message, besides the session
+TURN_BYTES_MAX: Final = 8 << 20  # of their bodies, with the same exception
 HEARTBEAT_MS: Final = 200  # to the front-end
 REOPEN_MS: Final = 1_000  # how often a store that failed is tried again
 ELSEWHERE_MS: Final = 50  # the hint of busy while a topic is being moved
@@ -374,19 +375,22 @@ class Worker:
             self._look_after_children()
 
     def _drain(self) -> None:
-        socket, taken = self._socket, 0
-        for _ in range(TURN_FRAMES_MAX):
+        socket, taken, commands = self._socket, 0, 0
+        while commands < TURN_COMMANDS_MAX and taken < TURN_BYTES_MAX:
             if not is_readable(socket):
                 return
             (session,) = receive_some(socket, 1)
             if not session:
                 self._on_control(*receive_some(socket, 2))
+                commands += 1
                 continue
-            head, topic, body = receive_some(socket, 3)
-            self._take(session, head, topic, body)
-            taken += len(body)
-            if taken >= TURN_BYTES_MAX:
-                return
+            while True:
+                head, topic, body = receive_some(socket, 3)
+                self._take(session, head, topic, body)
+                commands += 1
+                taken += len(body)
+                if not has_more(socket):
+                    break
 
     def _end_turn(self, hosted: Hosted, shard: HostedShard) -> None:
         """Lets time pass, stores what the turn decided, and sends what came of it."""
@@ -530,9 +534,22 @@ class Worker:
         self._send(effects)
 
     def _send(self, effects: list[Any]) -> None:
+        """Sends effects, what is for one session together."""
+        messages: dict[bytes, list[bytes]] = {}
+        sizes: dict[bytes, int] = {}
         for node, head, topic, body in wire.write_effects(effects, self._number):
-            self._send_frames([node[: wire.SESSION_BYTES], head, topic, body])
             self._totals["sent"] += 1
+            session = node[: wire.SESSION_BYTES]
+            frames = messages.get(session)
+            if frames is None:
+                frames, sizes[session] = [session], 0
+                messages[session] = frames
+            frames += (head, topic, body)
+            sizes[session] += len(body)
+            if len(frames) > FRAMES_TOGETHER_MAX or sizes[session] >= wire.TOGETHER_BYTES_MAX:
+                self._send_frames(messages.pop(session))
+        for frames in messages.values():
+            self._send_frames(frames)
 
     def _send_frames(self, frames: list[bytes]) -> None:
         """Sends; waits for a front-end that is behind, and not for ever for one that is gone."""

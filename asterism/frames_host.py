@@ -39,6 +39,11 @@ def receive(socket: "zmq.Socket[bytes]") -> list[bytes]:
     return frames
 
 
+def has_more(socket: "zmq.Socket[bytes]") -> bool:
+    """Does the message whose frame was taken last go on?"""
+    return bool(socket.get(_HAS_MORE))
+
+
 def receive_some(socket: "zmq.Socket[bytes]", count: int) -> list[bytes]:
     """Takes the next frames of a message that is known to have so many more."""
     receive_frame = socket.recv

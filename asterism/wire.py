@@ -1,6 +1,7 @@
 """Frames <-> commands and effects: the protocol of ``docs/protocol.md``. Pure.
 
-A message on the wire is three frames, between a client and the broker and between its processes:
+A message on the wire is three frames, between a client and the broker and between its processes,
+or several such threes together (a message costs more than its frames do):
 
     head    version:u8 verb:u8 worker:u16 node:u32 request:u64      big-endian, 16 bytes
     topic   the topic's name, UTF-8; empty where the verb is about no topic
@@ -118,6 +119,8 @@ FIRST_BROKER_VERB: Final = Verb.WELCOME
 DELIVERIES_TOGETHER_MAX: Final = 1_000  # of several commands in one message to an endpoint
 
 Frames = list[bytes]
+TOGETHER_MAX: Final = 64  # threes in one message
+TOGETHER_BYTES_MAX: Final = 256 << 10  # of bodies, after which the next begins another message
 _Asked = Command | CreateTopic | DeleteTopic
 
 

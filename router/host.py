@@ -22,7 +22,7 @@ import zmq
 from asterism import __version__, wire
 from asterism.config import Config
 from asterism.errors import PeerError
-from asterism.frames_host import is_readable, receive, receive_some, send
+from asterism.frames_host import has_more, is_readable, receive, receive_some, send
 from asterism.process_host import (
     Clock,
     Stopping,
@@ -72,6 +72,7 @@ class FrontEnd:
         self._worker_epochs: dict[bytes, bytes] = {}
         self._worker_outboxes: dict[bytes, deque[list[bytes]]] = {}
         self._blocked: dict[Session, None] = {}
+        self._gathered: list[bytes] = []  # worker, session, and what of its message is for that
         self._started_ms = self._clock.now_ms()
         self._next_look_ms = 0
         self._forwarded = 0
@@ -131,12 +132,20 @@ class FrontEnd:
                 return
 
     def _on_client(self, frames: list[bytes]) -> None:
-        routing, frames = frames[0], frames[1:]
+        """Takes a message of a client: threes of frames, one or some."""
+        routing, count = frames[0], len(frames) - 1
+        if count % 3 or not 0 < count <= 3 * wire.TOGETHER_MAX:
+            error = PeerError("bad_request", f"a message is threes of frames, not {count}")
+            self._send(self._clients, [routing, *refusal(error, 0, 0, b"")])
+            return
+        for at in range(1, count, 3):
+            self._on_command(routing, frames[at], frames[at + 1], frames[at + 2])
+        if self._gathered:
+            self._forward_gathered()
+
+    def _on_command(self, routing: bytes, head: bytes, topic: bytes, body: bytes) -> None:
         session = self._sessions.by_routing.get(routing)
         try:
-            if len(frames) != 3:
-                raise PeerError("bad_request", f"a message has 3 frames, not {len(frames)}")
-            head, topic, body = frames
             verb, _, node, request = wire.read_head(head)
         except PeerError as error:
             self._send(self._clients, [routing, *refusal(error, 0, 0, b"")])
@@ -155,6 +164,7 @@ class FrontEnd:
             if verb >= Verb.STATUS:
                 self._forward(session, [head, topic, body], node, request)
             else:
+                self._forward_gathered()  # what was said before comes before it
                 self._of_session(session, verb, node, request, body)
         except PeerError as error:
             if request:
@@ -192,14 +202,37 @@ class FrontEnd:
             raise PeerError("bad_request", f"there is no verb {verb}")
 
     def _forward(self, session: Session, frames: list[bytes], node: int, request: int) -> None:
-        head, topic, body = frames
+        head, topic, _ = frames
         worker = self._routes.get(topic) or self._route(topic)
         if worker == b"f":
             self._of_myself(session, head, topic, node, request)
             return
         session.workers.add(worker)
         self._forwarded += 1
-        self._to_worker(worker, [session.id, head, topic, body], wanted=request != 0)
+        if self._gathered and self._gathered[0] != worker:
+            self._forward_gathered()
+        if not self._gathered:
+            self._gathered = [worker, session.id]
+        self._gathered += frames
+
+    def _forward_gathered(self) -> None:
+        """Hands on what is for one worker, of one message of a client, as one message."""
+        frames, self._gathered = self._gathered, []
+        if not frames:
+            return
+        worker, session_id = frames[:2]
+        takes = worker in self._worker_epochs and worker not in self._worker_outboxes
+        if takes and self._send(self._workers, frames) is None:
+            return
+        for at in range(2, len(frames), 3):
+            command = frames[at : at + 3]
+            _, _, node, request = wire.read_head(command[0])
+            try:
+                self._to_worker(worker, [session_id, *command], wanted=request != 0)
+            except PeerError as error:
+                session = self._sessions.of(session_id)
+                if request and session is not None:
+                    self._to_client(session, refusal(error, node, request, command[1]))
 
     def _route(self, topic: bytes) -> bytes:
         """The worker of a topic, or the process that a topic frame names."""
@@ -288,9 +321,16 @@ class FrontEnd:
             if not session_id:
                 self._on_control(worker, *receive(self._workers))
             else:
-                self._return(worker, session_id, receive_some(self._workers, 3))
+                self._return(worker, session_id, self._threes())
             if not is_readable(self._workers):
                 return
+
+    def _threes(self) -> list[bytes]:
+        """The rest of a message of a worker."""
+        frames = receive_some(self._workers, 3)
+        while has_more(self._workers):
+            frames += receive_some(self._workers, 3)
+        return frames
 
     def _return(self, worker: bytes, session_id: bytes, frames: list[bytes]) -> None:
         if session_id.startswith(wire.OF_WORKER):

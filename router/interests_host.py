@@ -126,8 +126,8 @@ class InterestRouter:
             except zmq.Again:
                 return
             if session:
-                head, topic, _ = frames
-                self._on_client(session, head, topic)
+                for head, topic in zip(frames[::3], frames[1::3], strict=True):
+                    self._on_client(session, head, topic)
 
     def _on_client(self, session: bytes, head: bytes, topic: bytes) -> None:
         verb, _, node, request = wire.read_head(head)

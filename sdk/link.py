@@ -8,13 +8,14 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final
 
 import zmq
 
 from asterism.frames_host import is_readable, receive, receive_some, send
 from asterism.sdk.producing import RETRY_MS_MIN
-from asterism.wire import Frames
+from asterism.wire import TOGETHER_BYTES_MAX, TOGETHER_MAX, Frames
 
 DRAIN_MAX: Final = 256  # messages read before others on the loop get their turn
 SEND_FRAMES_MAX: Final = 1_000  # frames in the socket; what is behind them waits here
@@ -82,11 +83,28 @@ class Link:
             return
         outbox = self.outbox
         while outbox:
+            count, frames = self._together()
             try:
-                send(self._socket, outbox[0])
+                send(self._socket, frames)
             except zmq.Again:
                 return
-            outbox.popleft()
+            for _ in range(count):
+                outbox.popleft()
+
+    def _together(self) -> tuple[int, Frames]:
+        """The first of what waits, as many as go in one message."""
+        outbox = self.outbox
+        if len(outbox) == 1:
+            return 1, outbox[0]
+        frames: Frames = []
+        size = count = 0
+        for held in islice(outbox, TOGETHER_MAX):
+            frames += held
+            count += 1
+            size += len(held[-1])
+            if size >= TOGETHER_BYTES_MAX:
+                break
+        return count, frames
 
     def read(self) -> bool:
         """Hands on what has arrived; true if there is more than fits in one turn."""
@@ -98,7 +116,7 @@ class Link:
         return True
 
     def _receive(self, socket: "zmq.Socket[bytes]") -> list[bytes]:
-        """A message: of three frames, or whoever this is connected to is not a broker."""
+        """A message: of threes, or whoever this is connected to is not a broker."""
         try:
             return receive_some(socket, 2) + receive(socket)
         except zmq.Again:

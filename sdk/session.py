@@ -474,20 +474,28 @@ class Session:
         self._pinged = False
         events: list[Event] = []
         try:
-            if len(frames) != 3:
-                raise PeerError("bad_request", f"{len(frames)} frames instead of 3")
-            verb, worker, _, request = read_head(frames[0])
-            if worker != ANY_WORKER and frames[1]:
-                if len(self._worker_of) >= WORKERS_KNOWN_MAX:
-                    self._worker_of.clear()
-                self._worker_of[frames[1]] = worker
-            handler = _HANDLERS.get(verb)
-            if handler is None:
-                return [Noted(f"the broker sent verb {verb}, which this version does not know")]
-            handler(self, request, worker, read_body(frames[2]), now_ms, events)
+            if len(frames) % 3 or not frames:
+                raise PeerError("bad_request", f"{len(frames)} frames, which are not threes")
+            for at in range(0, len(frames), 3):
+                self._receive(frames[at], frames[at + 1], frames[at + 2], now_ms, events)
         except PeerError as error:
             events.append(Lost(f"the broker sent what is not of the protocol: {error.detail}"))
         return events
+
+    def _receive(
+        self, head: bytes, topic: bytes, body: bytes, now_ms: int, events: list[Event]
+    ) -> None:
+        verb, worker, _, request = read_head(head)
+        if worker != ANY_WORKER and topic:
+            if len(self._worker_of) >= WORKERS_KNOWN_MAX:
+                self._worker_of.clear()
+            self._worker_of[topic] = worker
+        handler = _HANDLERS.get(verb)
+        if handler is None:
+            told = f"the broker sent verb {verb}, which this version does not know"
+            events.append(Noted(told))
+            return
+        handler(self, request, worker, read_body(body), now_ms, events)
 
     # --- of the session -----------------------------------------------------------------------
 

@@ -81,9 +81,10 @@ class BarePublisher:
         self._socket.send_multipart(frames)
         deadline = time.monotonic() + ANSWER_S
         while self._socket.poll(max(0, int((deadline - time.monotonic()) * 1_000))):
-            head, _, answer = self._socket.recv_multipart()
-            if wire.read_head(head).request == self._request:
-                return wire.read_head(head).verb, wire.read_body(answer)
+            said = self._socket.recv_multipart()
+            for head, answer in zip(said[::3], said[2::3], strict=True):
+                if wire.read_head(head).request == self._request:
+                    return wire.read_head(head).verb, wire.read_body(answer)
         raise TimeoutError(f"{verb.name} was not answered within {ANSWER_S:g} s")
 
     def publish(self, payloads: list[bytes]) -> Refused | list[int]:

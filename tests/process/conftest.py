@@ -13,6 +13,7 @@ import inspect
 import itertools
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -174,6 +175,7 @@ class Raw:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.connect(address)
         self.unasked: list[Answer] = []
+        self._said: deque[bytes] = deque()  # frames of a message that was not taken whole
         self._numbers = itertools.count(1)
         if hello:
             said = self.ask(Verb.HELLO, "", {"versions": [1], "name": "raw"})
@@ -201,8 +203,10 @@ class Raw:
 
     def next(self) -> Answer:
         """The next message of the broker."""
-        assert self.socket.poll(int(WAIT_S * 1_000)), "the broker says nothing"
-        head, topic, body = self.socket.recv_multipart()
+        if not self._said:
+            assert self.socket.poll(int(WAIT_S * 1_000)), "the broker says nothing"
+            self._said.extend(self.socket.recv_multipart())
+        head, topic, body = (self._said.popleft() for _ in range(3))
         verb, worker, _, request = wire.read_head(head)
         return Answer(verb, worker, request, topic, wire.read_body(body))
 

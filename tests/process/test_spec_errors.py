@@ -305,3 +305,44 @@ async def test_what_others_send_that_is_malformed_disturbs_no_client(
             await node.publish(topic, b"%d" % number, expect="processed")
     assert await take(inbox, len(MALFORMED)) == [b"%d" % n for n in range(len(MALFORMED))]
     assert await asyncio.to_thread(broker.pids) == broker.pids()
+
+
+def test_several_commands_in_one_message_are_taken_in_order_as_if_each_had_come_alone(
+    broker: Broker, topic: str
+) -> None:
+    """Some for the front-end, some for a worker, one that is wrong: each has its own answer."""
+    asked = [
+        (Verb.CREATE_TOPIC, topic, [{}]),
+        (Verb.PUBLISH, topic, [[message(max_receivers=1)]]),
+        (Verb.PING, "", None),
+        (Verb.PUBLISH, topic, ["wrong"]),
+        (Verb.PUBLISH, topic, [[message(max_receivers=1)]]),
+        (Verb.STATUS, "\0i", None),
+        (Verb.STATUS, "\0i", None),
+        (Verb.STATS, topic, []),
+    ]
+    numbers = range(1_000, 1_000 + len(asked))
+    frames: list[bytes] = []
+    for number, (verb, name, body) in zip(numbers, asked, strict=True):
+        frames += [wire.pack_head(verb, 0, number), name.encode(), wire.pack_body(body)]
+    answers = {}
+    with Raw(broker.address) as raw:
+        raw.socket.send_multipart(frames)
+        while len(answers) < len(asked):
+            said = raw.next()
+            if said.request in numbers:
+                answers[said.request] = said
+    first, _, pong, wrong, second, *statuses, stats = (answers[number] for number in numbers)
+    assert first.verb == Verb.REPLY and pong.verb == Verb.PONG and wrong.verb == Verb.REFUSE
+    assert second.verb == Verb.ACCEPTED
+    assert [said.body["process"] for said in statuses] == ["interests"] * 2
+    assert stats.body["waiting"] == 2
+
+
+def test_a_message_of_frames_that_are_not_threes_is_refused(broker: Broker) -> None:
+    head = wire.pack_head(Verb.PING, 0, 7)
+    with Raw(broker.address) as raw:
+        for count in (1, 2, 4, 3 * (wire.TOGETHER_MAX + 1)):
+            raw.socket.send_multipart([head] * count)
+            assert raw.next().verb == Verb.REFUSE
+        assert raw.ask(Verb.PING, "", None).verb == Verb.PONG
