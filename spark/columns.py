@@ -16,6 +16,7 @@ import pyarrow as pa
 from asterism.errors import PeerError
 from asterism.limits import HEADERS_CACHED_MAX
 from asterism.message import NEVER_MS, Header, decode_header
+from asterism.spark.schemas import columns_in
 from asterism.storage.records import (
     DELAYED,
     HAS_PRODUCER,
@@ -54,6 +55,36 @@ def maybe_times(ms: Sequence[int | None]) -> pa.Array:
 def repeated(value: object, count: int, kind: pa.DataType) -> pa.Array:
     """A column of one value."""
     return pa.array([value], kind).take(pa.array(np.zeros(count, np.int32)))
+
+
+# --- types ----------------------------------------------------------------------------------------
+
+_TYPES: Final = {
+    "STRING": pa.string(),
+    "BINARY": pa.binary(),
+    "BOOLEAN": pa.bool_(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "TIMESTAMP": UTC_TIME,
+}
+
+
+def arrow_schema(text: str) -> pa.Schema:
+    """The schema that this text stands for, as Spark too understands it."""
+    return pa.schema([pa.field(name, _arrow_type(kind)) for name, kind in columns_in(text).items()])
+
+
+def _arrow_type(kind: str) -> pa.DataType:
+    outer, _, inner = kind.removesuffix(">").partition("<")
+    if outer == "ARRAY":
+        return pa.list_(pa.field("element", _arrow_type(inner)))
+    if outer == "MAP":
+        key, value = inner.split(", ")
+        return pa.map_(_TYPES[key], _TYPES[value])
+    if outer == "STRUCT":
+        held = columns_in(inner.replace(": ", " "))
+        return pa.struct([pa.field(name, _TYPES[of]) for name, of in held.items()])
+    return _TYPES[kind]
 
 
 # --- headers --------------------------------------------------------------------------------------

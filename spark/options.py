@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from asterism.spark.schemas import SCHEMAS
+from asterism.spark.schemas import SCHEMAS, columns_in
 from asterism.storage.snapshot import (
     MANIFEST,
     Snapshot,
@@ -95,19 +95,6 @@ def columns_of(given: Mapping[str, str], table: str) -> tuple[str, ...]:
         what = f"no column {', '.join(unknown)}" if unknown else "each column once"
         raise OptionError(f"the table {table} has {what}; there are {', '.join(there)}")
     return asked
-
-
-def columns_in(schema: str) -> dict[str, str]:
-    """The columns of a schema's text, and their types."""
-    columns: dict[str, str] = {}
-    depth, begin = 0, 0
-    for at, character in enumerate(schema + ","):
-        depth += (character == "<") - (character == ">")
-        if character == "," and depth == 0:
-            name, _, kind = schema[begin:at].strip().partition(" ")
-            columns[name] = kind
-            begin = at + 1
-    return columns
 
 
 def schema_of(given: Mapping[str, str]) -> str:

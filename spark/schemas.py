@@ -48,3 +48,16 @@ SCHEMAS: Final[dict[str, str]] = {
         "payload_bytes BIGINT, payload BINARY, store INT"
     ),
 }
+
+
+def columns_in(schema: str) -> dict[str, str]:
+    """The columns of a schema's text, and their types."""
+    columns: dict[str, str] = {}
+    depth, begin = 0, 0
+    for at, character in enumerate(schema + ","):
+        depth += (character == "<") - (character == ">")
+        if character == "," and depth == 0:
+            name, _, kind = schema[begin:at].strip().partition(" ")
+            columns[name] = kind
+            begin = at + 1
+    return columns

@@ -31,13 +31,12 @@ from asterism.spark.options import (
     OptionError,
     Options,
     check_names,
-    columns_in,
     find_snapshot,
     read_options,
     schema_of,
 )
 from asterism.spark.planning import Filters, Part, plan
-from asterism.spark.schemas import SCHEMAS
+from asterism.spark.schemas import SCHEMAS, columns_in
 from asterism.spark.tables import Span, Want, joined
 from asterism.storage.reading import ReadOnlyStore
 from asterism.storage.snapshot import Snapshot, open_snapshot

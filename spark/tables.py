@@ -188,7 +188,7 @@ def messages(rows: ReadOnlyStore, store: int, span: Span, want: Want) -> Iterato
             block = MessageBlock(pairs, headers)
             want.scanned["messages"] += len(block)
             held += int(((block.states != DRAFT) & (block.states != PARKED)).sum())
-            status, attempts = ladder_of(block, flights)
+            status, attempts = ladder_of(block, flights if kind == "pool" else None)
             wanted = codes[status] & want.times_wanted(block.accepted_ms)
             if wanted.any():
                 built = _message_columns(block.only(wanted), span.topic, kind, store, want.schema)
@@ -211,10 +211,13 @@ def _check_held(span: Span, held: int) -> None:
         )
 
 
-def ladder_of(block: MessageBlock, flights: Flights) -> tuple[Numbers, Numbers]:
-    """The status of each message, as its place in ``STATUSES``, and its attempts."""
+def ladder_of(block: MessageBlock, flights: Flights | None) -> tuple[Numbers, Numbers]:
+    """The status of each message, as its place in ``STATUSES``, and its attempts.
+
+    A message of the log has a status of its own with each receiver: there, what is out says nothing.
+    """
     status, attempts = OF_STATE[block.states], block.attempts
-    for at, flight in flights.within(block.sequences):
+    for at, flight in () if flights is None else flights.within(block.sequences):
         if block.states[at] in (NATURAL, PLACED) and flight.attempt > attempts[at]:
             status[at], attempts[at] = OF_FLIGHT[flight.status], flight.attempt
     return status, attempts
