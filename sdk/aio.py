@@ -453,13 +453,14 @@ class Node(Connection):
         return inbox._take(int(reply.get("count", 0)))
 
     def _idle_puller(self, topic: str, receiver: str) -> Inbox | None:
-        idle = self._pulls.get((topic, receiver))
-        if idle is None:
-            return None
-        inbox = idle.pop()
-        if not idle:
-            del self._pulls[topic, receiver]
-        return inbox
+        idle = self._pulls.pop((topic, receiver), [])
+        while idle:
+            inbox = idle.pop()
+            if not inbox._subscription.is_over:  # as it is where its receiver was deleted
+                if idle:
+                    self._pulls[topic, receiver] = idle
+                return inbox
+        return None
 
     def _keep_puller(self, inbox: Inbox) -> None:
         """It is on its topic, and nobody pulls by it just now."""

@@ -2,10 +2,17 @@
 
 import hmac
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from asterism import limits
-from asterism.gateways.http.protocol import NO_CONTENT, RefusedError, Request, Response, json_of
+from asterism.gateways.http.protocol import (
+    NO_CONTENT,
+    Handler,
+    RefusedError,
+    Request,
+    Response,
+    json_of,
+)
 from asterism.gateways.http.queues import TIMEOUT_S, Queues, if_there, namespace_of, topic_of
 from asterism.sdk.aio import Node
 from asterism.settings import TIMEOUT_MS_MAX
@@ -31,13 +38,28 @@ def _concurrency(value: object) -> object:
     return value
 
 
-# By the last part of the path: its name in JSON, that of the topic's setting, and its check.
-_KEYS: Final[dict[str, tuple[str, str, Callable[[object], object]]]] = {
-    "unique": ("unique", "unique", _unique),
-    "drafting-timeout": ("draftingTimeout", "draft_timeout", _seconds),
-    "ordered-timeout": ("orderedTimeout", "sent_timeout", _seconds),
-    "active-timeout": ("activeTimeout", "received_timeout", _seconds),
-    "concurrency": ("concurrency", "concurrency", _concurrency),
+class Key(NamedTuple):
+    """A setting: its name in JSON, that of the topic's setting, its check, and its values."""
+
+    shown: str
+    name: str
+    check: Callable[[object], object]
+    schema: dict[str, Any]
+
+
+_TIMEOUT: Final = {"type": "number", "minimum": 0.001, "maximum": TIMEOUT_MS_MAX / 1_000}
+# By the last part of the path.
+KEYS: Final[dict[str, Key]] = {
+    "unique": Key("unique", "unique", _unique, {"type": "boolean"}),
+    "drafting-timeout": Key("draftingTimeout", "draft_timeout", _seconds, _TIMEOUT),
+    "ordered-timeout": Key("orderedTimeout", "sent_timeout", _seconds, _TIMEOUT),
+    "active-timeout": Key("activeTimeout", "received_timeout", _seconds, _TIMEOUT),
+    "concurrency": Key(
+        "concurrency",
+        "concurrency",
+        _concurrency,
+        {"type": "integer", "minimum": 1, "maximum": limits.SEQUENCE_MAX},
+    ),
 }
 
 
@@ -78,28 +100,23 @@ class Admin:
         told = await if_there(self._node.describe(topic, timeout=TIMEOUT_S))
         told = told or {"overrides": [], "settings": {}}
         return {
-            shown: told["settings"].get(name) if name in told["overrides"] else None
-            for shown, name, _ in _KEYS.values()
+            key.shown: told["settings"].get(key.name) if key.name in told["overrides"] else None
+            for key in KEYS.values()
         }
 
-    async def put(self, request: Request) -> Response:
-        key = _key(request)
-        value = request.json()
-        _, name, check = key
-        topic = topic_of(request.names["namespace"])
-        changes: dict[str, Any] = {name: check(value)}
-        await self._node.configure(topic, timeout=TIMEOUT_S, **changes)
-        return NO_CONTENT
+    def setter(self, key: Key) -> Handler:
+        async def put(request: Request) -> Response:
+            topic = topic_of(request.names["namespace"])
+            changes: dict[str, Any] = {key.name: key.check(request.json())}
+            await self._node.configure(topic, timeout=TIMEOUT_S, **changes)
+            return NO_CONTENT
 
-    async def delete(self, request: Request) -> Response:
-        _, name, _ = _key(request)
-        topic = topic_of(request.names["namespace"])
-        await if_there(self._node.configure(topic, inherit=(name,), timeout=TIMEOUT_S))
-        return NO_CONTENT
+        return put
 
+    def remover(self, key: Key) -> Handler:
+        async def delete(request: Request) -> Response:
+            topic = topic_of(request.names["namespace"])
+            await if_there(self._node.configure(topic, inherit=(key.name,), timeout=TIMEOUT_S))
+            return NO_CONTENT
 
-def _key(request: Request) -> tuple[str, str, Callable[[object], object]]:
-    key = _KEYS.get(request.names["key"])
-    if key is None:
-        raise RefusedError(404, f"there is no such setting; there are {', '.join(_KEYS)}")
-    return key
+        return delete

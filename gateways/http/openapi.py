@@ -1,25 +1,43 @@
 """The OpenAPI document of a table of paths. Pure."""
 
-from typing import Any
+from typing import Any, Final
 
 from asterism import __version__
 from asterism.gateways.http.protocol import Operation
 
-_KEYS = ["unique", "drafting-timeout", "ordered-timeout", "active-timeout", "concurrency"]
-_TEXT = {
+_TEXT: Final = {
     "type": "string",
     "minLength": 1,
     "maxLength": 255,
-    "description": "at most 255 bytes of UTF-8",
+    "description": "at most 255 bytes of UTF-8, percent-encoded",
 }
-_NAMED: dict[str, dict[str, Any]] = {
+_NAMED: Final[dict[str, dict[str, Any]]] = {
     "namespace": {"type": "string", "pattern": r"^[a-zA-Z0-9.\-_]{1,255}$"},
     "id": {"type": "string", "pattern": "^[0-9]{1,19}$"},
-    "key": {"type": "string", "enum": _KEYS},
     "topic": {**_TEXT, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"},
     "receiver": _TEXT,
     "sequence": {"type": "integer", "minimum": 1, "maximum": 2**63 - 1},
+    "receipt": {"type": "string", "pattern": "^[0-9a-f]{32}-[0-9]{1,18}-[0-9]{1,18}$"},
 }
+# Groups of paths, by what these begin with; the rest is the service itself.
+_TAGS: Final = {
+    "/mq": ("queue", "A work queue: draft, set, order, get, complete."),
+    "/admin": ("admin", "Settings of queues, behind the password."),
+    "/v1": ("core", "The whole broker, by the names of its SDK."),
+    "": ("service", "What this service says of itself."),
+}
+_ERROR: Final = {
+    "type": "object",
+    "properties": {
+        "statusCode": {"type": "integer"},
+        "error": {"type": "string"},
+        "code": {"type": "string", "description": "what went wrong, for programs"},
+        "message": {"type": "string", "description": "what went wrong, and what to do"},
+    },
+    "required": ["message"],
+}
+_REFUSED: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+_EMPTY: Final = (404, 409)  # have no body on the paths of queues
 
 
 def document_of(paths: dict[str, dict[str, Operation]]) -> dict[str, Any]:
@@ -27,15 +45,23 @@ def document_of(paths: dict[str, dict[str, Operation]]) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Asterism, the HTTP door", "version": __version__},
-        "components": {"securitySchemes": {"password": {"type": "http", "scheme": "bearer"}}},
+        "tags": [{"name": name, "description": told} for name, told in _TAGS.values()],
+        "components": {
+            "securitySchemes": {"password": {"type": "http", "scheme": "bearer"}},
+            "schemas": {"Error": _ERROR},
+        },
         "paths": {
             path: {
                 **_parameters(path),
-                **{method.lower(): _operation(held) for method, held in operations.items()},
+                **{method.lower(): _operation(path, held) for method, held in operations.items()},
             }
             for path, operations in paths.items()
         },
     }
+
+
+def _tag_of(path: str) -> str:
+    return next(name for start, (name, _) in _TAGS.items() if path.startswith(start))
 
 
 def _parameters(path: str) -> dict[str, Any]:
@@ -49,20 +75,25 @@ def _parameters(path: str) -> dict[str, Any]:
     }
 
 
-def _operation(held: Operation) -> dict[str, Any]:
+def _operation(path: str, held: Operation) -> dict[str, Any]:
     failures = {503: "the broker is busy or away: try again", 400: "a request that cannot be one"}
     answers = {**failures, **held.answers}
     told: dict[str, Any] = {
+        "tags": [_tag_of(path)],
         "summary": held.summary,
         "responses": {
-            str(status): {"description": meaning, **_content(held, status)}
+            str(status): {"description": meaning, **_content(path, held, status)}
             for status, meaning in sorted(answers.items())
         },
     }
-    if held.query:
-        told["parameters"] = [
-            {"name": name, "in": "query", "schema": schema} for name, schema in held.query.items()
-        ]
+    asked = [("query", held.query or {}), ("header", held.sends or {})]
+    parameters = [
+        {"name": name, "in": where, "schema": schema}
+        for where, schemas in asked
+        for name, schema in schemas.items()
+    ]
+    if parameters:
+        told["parameters"] = parameters
     if held.body is not None:
         told["requestBody"] = {"required": held.needs_body, "content": _bodies(held)}
     if held.private or held.guarded:
@@ -70,7 +101,10 @@ def _operation(held: Operation) -> dict[str, Any]:
     return told
 
 
-def _content(held: Operation, status: int) -> dict[str, Any]:
+def _content(path: str, held: Operation, status: int) -> dict[str, Any]:
+    if status >= 400:
+        is_empty = status in _EMPTY and not path.startswith("/v1")
+        return {} if is_empty else {"content": _REFUSED}
     if status not in (200, 207):
         return {}
     schema = {} if held.returned is None else {"schema": held.returned}

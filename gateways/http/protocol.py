@@ -127,13 +127,13 @@ class Operation(NamedTuple):
     private: bool = False
     guarded: bool = False  # private, where there is a password
     waits_with: bytes = b""  # it waits only where the query has this
-    give_back: Callable[[Request, Response], Awaitable[None]] | None = None  # what nobody got
     socket: Callable[[Request, Receive, Send], Awaitable[None]] | None = None
     body_bytes_max: int = 0  # where it is more than of other bodies
     schema: dict[str, Any] | None = None  # of the body, where that is JSON
     raw: bool = False  # a body of any other type is taken too
     needs_body: bool = True
     query: dict[str, dict[str, Any]] | None = None  # schemas by name
+    sends: dict[str, dict[str, Any]] | None = None  # the same of its own headers
     returned: dict[str, Any] | None = None  # the schema of what is answered
 
 
@@ -164,8 +164,6 @@ def template_of(parts: tuple[str, ...]) -> tuple[str, dict[str, str]]:
             return "/".join(("", "mq", "{namespace}", "messages", "{id}", *rest)), names
         case ("mq", namespace, *rest):
             return "/".join(("", "mq", "{namespace}", *rest)), {"namespace": namespace}
-        case ("admin", "mq", namespace, "config", key):
-            return "/admin/mq/{namespace}/config/{key}", {"namespace": namespace, "key": key}
         case ("admin", "mq", namespace, *rest):
             return "/".join(("", "admin", "mq", "{namespace}", *rest)), {"namespace": namespace}
         case ("v1", "topics", topic, *rest):
@@ -180,6 +178,8 @@ def _below_topic(rest: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]
             return ("receivers", "{receiver}", *more), {"receiver": receiver}
         case ("messages", sequence, *more):
             return ("messages", "{sequence}", *more), {"sequence": sequence}
+        case ("receipts", receipt, *more):
+            return ("receipts", "{receipt}", *more), {"receipt": receipt}
     return rest, {}
 
 

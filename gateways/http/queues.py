@@ -82,11 +82,6 @@ class Queues:
         assert sequence is not None
         return text(str(sequence))
 
-    async def give_back(self, request: Request, response: Response) -> None:
-        """A client hung up in the very moment that it got a message: nobody has it."""
-        if response.status == 200:
-            await self._node.give_back(_topic(request), int(response.body), timeout=TIMEOUT_S)
-
     async def get(self, request: Request) -> Response:
         held = await self._node.fetch(_topic(request), _sequence(request), timeout=TIMEOUT_S)
         priority = "null" if held["priority"] is None else str(held["priority"])

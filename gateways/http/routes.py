@@ -2,7 +2,9 @@
 
 from typing import Final
 
-from asterism.gateways.http.admin import Admin
+from asterism import limits
+from asterism.gateways.http.admin import KEYS, Admin, Key
+from asterism.gateways.http.docs_page import PAGE
 from asterism.gateways.http.openapi import document_of
 from asterism.gateways.http.protocol import (
     JSON,
@@ -21,46 +23,34 @@ _GONE: Final = {404: "there is no such message"}
 _STATE: Final = {409: "the message is in another state"}
 _NAME: Final = {400: "a name that cannot be one"}
 _DONE: Final = {204: "done"}
+_LARGE: Final = {413: "the body is larger than is allowed"}
 _IS: Final = {401: "the password is missing or wrong"}
 
-DOCS_PAGE: Final = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Asterism: the HTTP door</title>
-<meta name="viewport" content="width=device-width">
-<style>
-body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
-code{background:#eee;padding:.1rem .3rem;border-radius:.2rem}
-section{border-top:1px solid #ccc;padding:.6rem 0}b{display:inline-block;min-width:5rem}
-@media(prefers-color-scheme:dark){body{background:#111;color:#eee}code{background:#333}}
-</style></head><body><h1>The HTTP door</h1>
-<p>Made from <a href="/openapi.json">/openapi.json</a>.</p><main id="paths">Loading.</main>
-<script>
-fetch("/openapi.json").then(answer => answer.json()).then(document_ => {
-  const main = document.getElementById("paths");
-  main.textContent = "";
-  for (const [path, methods] of Object.entries(document_.paths))
-    for (const [method, told] of Object.entries(methods)) {
-      if (!told.responses) continue;
-      const section = document.createElement("section");
-      const title = document.createElement("div");
-      const name = document.createElement("b");
-      name.textContent = method.toUpperCase();
-      const code = document.createElement("code");
-      code.textContent = path;
-      title.append(name, code);
-      const summary = document.createElement("p");
-      summary.textContent = told.summary;
-      const list = document.createElement("ul");
-      for (const [status, answer] of Object.entries(told.responses)) {
-        const item = document.createElement("li");
-        item.textContent = status + ": " + answer.description;
-        list.append(item);
-      }
-      section.append(title, summary, list);
-      main.append(section);
-    }
-});
-</script></body></html>
-"""
+# Schemas of what is sent and answered.
+_ID: Final = {"type": "string", "pattern": "^[0-9]{1,19}$"}
+_TEXTS: Final = {"type": "array", "items": {"type": "string"}}
+_PRIORITY: Final = {
+    "anyOf": [{"type": "integer", "minimum": 0, "maximum": limits.PRIORITY_MAX}, {"type": "null"}],
+    "description": "0 is first, null is last",
+}
+_DRAFT: Final = {
+    "type": "object",
+    "properties": {"priority": _PRIORITY},
+    "required": ["priority"],
+}
+_COUNTS: Final = {
+    "type": "object",
+    "properties": {
+        "namespace": {"type": "string"},
+        **{state: {"type": "integer", "minimum": 0} for state in STATES},
+    },
+    "required": ["namespace", *STATES],
+}
+_CONFIG: Final = {
+    "type": "object",
+    "properties": {key.shown: {"anyOf": [key.schema, {"type": "null"}]} for key in KEYS.values()},
+    "required": [key.shown for key in KEYS.values()],
+}
 
 
 class Routes:
@@ -79,7 +69,7 @@ class Routes:
 
     def _own(self) -> dict[str, dict[str, Operation]]:
         robots = text("User-agent: *\nDisallow: /\n")
-        page = Response(200, DOCS_PAGE.encode(), "text/html; charset=utf-8")
+        page = Response(200, PAGE.encode(), "text/html; charset=utf-8")
         kinds = (
             ("/health", "OK while this process runs", _always(text("OK")), TEXT),
             ("/robots.txt", "Asks robots to stay away", _always(robots), TEXT),
@@ -119,12 +109,16 @@ def _public(queues: Queues) -> dict[str, dict[str, Operation]]:
     octets, listed = "application/octet-stream", ("application/json", NDJSON)
     change = {**_DONE, **_NAME, **_GONE, **_STATE}
     messages, one = "/mq/{namespace}/messages", "/mq/{namespace}/messages/{id}"
-    too_large = {413: "the body is larger than is allowed"}
-    drafted = {200: "its id", **_NAME, 413: too_large[413], 415: "the body is not said to be JSON"}
+    drafted = {200: "its id", **_NAME, **_LARGE, 415: "the body is not said to be JSON"}
     return {
         "/mq": {
             "GET": Operation(
-                queues.namespaces, "Every namespace in use", {200: "them"}, True, returns=listed
+                queues.namespaces,
+                "Every namespace in use",
+                {200: "them"},
+                True,
+                returns=listed,
+                returned=_TEXTS,
             )
         },
         "/mq/{namespace}": {
@@ -137,24 +131,31 @@ def _public(queues: Queues) -> dict[str, dict[str, Operation]]:
                 {200: "the counts", **_NAME},
                 True,
                 returns=("application/json",),
+                returned=_COUNTS,
             )
         },
         messages: {
             "POST": Operation(
-                queues.draft, "Begins a message", drafted, body="application/json", returns=(TEXT,)
+                queues.draft,
+                "Begins a message",
+                drafted,
+                body="application/json",
+                schema=_DRAFT,
+                returns=(TEXT,),
+                returned=_ID,
             ),
             "GET": Operation(
                 queues.order,
                 "Orders the best waiting message; waits for one",
                 {200: "its id", 404: "the queue was cleared", **_NAME},
                 returns=(TEXT,),
+                returned=_ID,
                 waits=True,
-                give_back=queues.give_back,
             ),
         },
         one: {
             "PUT": Operation(
-                queues.set, "Sets the payload of a draft", {**change, **too_large}, body=octets
+                queues.set, "Sets the payload of a draft", {**change, **_LARGE}, body=octets
             ),
             "GET": Operation(
                 queues.get,
@@ -180,6 +181,7 @@ def _failed(queues: Queues) -> dict[str, dict[str, Operation]]:
                 {200: "them", **_NAME},
                 True,
                 returns=listed,
+                returned=_TEXTS,
             ),
             "DELETE": Operation(
                 queues.abandon_failed, "Drops all failed messages", {**_DONE, **_NAME}
@@ -195,8 +197,6 @@ def _failed(queues: Queues) -> dict[str, dict[str, Operation]]:
 
 def _private(admin: Admin) -> dict[str, dict[str, Operation]]:
     config, json = "/admin/mq/{namespace}/config", "application/json"
-    unset = {404: "there is no such setting"}
-    wrong = {400: "a value that cannot be one", 415: "the body is not said to be JSON"}
     return {
         "/admin/mq-with-config": {
             "GET": Operation(
@@ -205,6 +205,7 @@ def _private(admin: Admin) -> dict[str, dict[str, Operation]]:
                 {200: "them", **_IS},
                 True,
                 returns=(json,),
+                returned=_TEXTS,
                 private=True,
             )
         },
@@ -215,19 +216,29 @@ def _private(admin: Admin) -> dict[str, dict[str, Operation]]:
                 {200: "them", **_IS, **_NAME},
                 True,
                 returns=(json,),
+                returned=_CONFIG,
                 private=True,
             )
         },
-        f"{config}/{{key}}": {
-            "PUT": Operation(
-                admin.put,
-                "Sets one",
-                {**_DONE, **_IS, **wrong, **unset},
-                body=json,
-                private=True,
-            ),
-            "DELETE": Operation(
-                admin.delete, "Inherits one", {**_DONE, **_IS, **_NAME, **unset}, private=True
-            ),
-        },
+        **{f"{config}/{name}": _setting(admin, key) for name, key in KEYS.items()},
+    }
+
+
+def _setting(admin: Admin, key: Key) -> dict[str, Operation]:
+    wrong = {400: "a value that cannot be one", 415: "the body is not said to be JSON"}
+    return {
+        "PUT": Operation(
+            admin.setter(key),
+            f"Sets {key.shown}",
+            {**_DONE, **_IS, **wrong, **_LARGE},
+            body="application/json",
+            schema=key.schema,
+            private=True,
+        ),
+        "DELETE": Operation(
+            admin.remover(key),
+            f"Has {key.shown} follow the default again",
+            {**_DONE, **_IS, **_NAME},
+            private=True,
+        ),
     }

@@ -5,8 +5,8 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
 import uvicorn
 import uvloop
@@ -36,7 +36,7 @@ from asterism.gateways.http.protocol import (
 )
 from asterism.gateways.http.queues import Queues
 from asterism.gateways.http.routes import Routes
-from asterism.gateways.http.transport import GatheringProtocol
+from asterism.gateways.http.transport import CONNECTION, GatheringProtocol
 from asterism.gateways.http.v1_routes import paths_of
 from asterism.process_host import fields_of, is_ours, read_run_file, run_folder, say_ready
 from asterism.sdk.aio import Node, connect
@@ -54,6 +54,13 @@ log = logging.getLogger("asterism.http")
 
 class GoneError(Exception):
     """The client has hung up."""
+
+
+class Connection(Protocol):
+    """What a request comes in by."""
+
+    is_lost: bool
+    on_lost: Callable[[], object] | None
 
 
 class Application:
@@ -118,7 +125,7 @@ class Application:
         limit = self._set_limit if operation.run == self._queues.set else self._limit
         request.body = await _body(request, receive, max(limit, operation.body_bytes_max))
         if operation.waits and operation.waits_with in request.query:
-            return await self._wait(operation, request, receive)
+            return await self._wait(operation, request, scope.get(CONNECTION))
         return await operation.run(request)
 
     # --- WebSockets and streams -------------------------------------------------------------
@@ -158,30 +165,32 @@ class Application:
 
     # --- long polls -------------------------------------------------------------------------
 
-    async def _wait(self, operation: Operation, request: Request, receive: Receive) -> Response:
-        """Answers when there is something, unless the client hangs up before."""
+    async def _wait(
+        self, operation: Operation, request: Request, connection: Connection | None
+    ) -> Response:
+        """Answers when there is something, unless the client hangs up before.
+
+        Whoever waits is cancelled then, also in the very moment that it has an answer: the client
+        of the broker gives back what a cancelled order or pull has brought.
+        """
         if self._is_stopping:
             raise _stopping()
+        if connection is None or connection.is_lost:
+            raise GoneError
         poll = asyncio.current_task()
         assert poll is not None
-        hung_up = asyncio.ensure_future(_until_gone(receive))
-        hung_up.add_done_callback(lambda _: poll in self._waiting and poll.cancel())
+        connection.on_lost = poll.cancel
         self._waiting.add(poll)
         try:
-            response = await operation.run(request)
+            return await operation.run(request)
         except asyncio.CancelledError:
-            if not hung_up.done() and not self._is_stopping:
+            if not connection.is_lost and not self._is_stopping:
                 raise
             poll.uncancel()
-            raise GoneError if hung_up.done() else _stopping() from None
+            raise GoneError if connection.is_lost else _stopping() from None
         finally:
             self._waiting.discard(poll)
-            hung_up.cancel()
-        if hung_up.done():
-            if operation.give_back is not None:
-                await operation.give_back(request, response)
-            raise GoneError
-        return response
+            connection.on_lost = None
 
     def stop(self) -> None:
         """Ends the long polls, so that their clients look for a service elsewhere, or later."""
@@ -319,12 +328,12 @@ class _Server(uvicorn.Server):
         return ends
 
 
-async def _serve(config: Config, environ: Mapping[str, str]) -> None:
+async def _serve(config: Config, environ: Mapping[str, str], name: str) -> None:
     limit = _number(environ, "MQ_PAYLOAD_LIMIT", PAYLOAD_LIMIT, 1 << 40)
     set_limit = _number(environ, "MQ_SET_PAYLOAD_LIMIT", limit, 1 << 40)
     listening = listener(config, environ)
     host, port = listening.getsockname()[:2]
-    async with connect(await _address(config), "http", timeout=CONNECT_S) as node:
+    async with connect(await _address(config), name, timeout=CONNECT_S) as node:
         application = Application(node, limit, set_limit, environ.get("MQ_ADMIN_PASSWORD", ""))
         settings = uvicorn.Config(
             application,
@@ -342,7 +351,7 @@ async def _serve(config: Config, environ: Mapping[str, str]) -> None:
         server = _Server(settings, application)
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         listening.listen(BACKLOG)  # before anybody is told
-        say_ready(config, "http", url=url)
+        say_ready(config, name, url=url)
         log.info("listens %s", fields_of(url=url))
         await server.serve([listening])
 
@@ -359,8 +368,8 @@ async def _address(config: Config) -> str:
     raise ConnectionError("there is no front-end")
 
 
-def run(config: Config) -> None:
-    """Runs the door until it is told to stop."""
+def run(config: Config, name: str) -> None:
+    """Runs the door until it is told to stop; it has a file of this name in the run folder."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(config, os.environ))
+        runner.run(_serve(config, os.environ, name))
     log.info("has stopped")

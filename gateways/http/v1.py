@@ -20,6 +20,9 @@ class Core:
     def __init__(self, node: Node) -> None:
         self._node = node
 
+    async def status(self, request: Request) -> Response:
+        return json_of(await self._node.status())
+
     # --- topics -----------------------------------------------------------------------------
 
     async def list_topics(self, request: Request) -> Response:

@@ -1,36 +1,46 @@
 """Publishing under ``/v1``: one message or many, and what became of each."""
 
 import asyncio
-from typing import Any, Final
+import re
+import secrets
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
 
 from asterism import checks, limits
 from asterism.errors import PeerError
 from asterism.gateways.http.protocol import RefusedError, Request, Response, json_of, refusal_of
-from asterism.gateways.http.queues import CONTENT_TYPE, TIMEOUT_S
-from asterism.gateways.http.v1_input import (
-    Query,
-    body_of,
-    fields_of,
-    octets_of,
-    seconds_within,
-    texts,
+from asterism.gateways.http.queues import TIMEOUT_S
+from asterism.gateways.http.v1_input import Query, body_of, seconds_within, texts
+from asterism.gateways.http.v1_messages import (
+    QUERY_WISHES,
+    Sent,
+    common_wishes,
+    listed,
+    raw_message,
 )
-from asterism.sdk.aio import Node, Receipt
-from asterism.sdk.composing import Wishes
+from asterism.sdk.aio import Message, Node, Once, Outcome, Receipt
+from asterism.sdk.composing import Wishes, make_header
+from asterism.sdk.connection import clock_ms
+from asterism.sdk.tickets import UNKNOWN
 
 BODY_BYTES_MAX: Final = 16 * 1_048_576  # many messages in one body, or a large one in base64
 RESOLVED_S_MAX: Final = 300.0
-PENDING: Final = "pending"  # the verdict on a message that was not resolved in time
-WISHES: Final = (
-    *("subject", "subjects", "mode", "expect", "attributes", "max_receivers", "ttl"),
-    *("expires_at", "priority", "deliver_at", "ordering_key", "receipt"),
-)
-QUERY_WISHES: Final = (
-    *("subject", "mode", "expect", "attribute", "max_receivers", "ttl"),
-    *("expires_at", "priority", "deliver_at", "ordering_key"),
-)
-Message = tuple[bytes, Wishes]
-Fate = Receipt | PeerError
+RECEIPTS_MAX: Final = 1_000  # asked for in one request
+KEY: Final = b"idempotency-key"
+KEY_BYTES_MAX: Final = 255
+RECEIPT: Final = re.compile(r"([0-9a-f]{32})-([0-9]{1,19})-([0-9]{1,19})")
+
+
+class Accepted(NamedTuple):
+    """A message that the topic has; with a receipt, where one was asked for."""
+
+    sequence: int
+    id: bytes
+    receipt: str | None = None
+    outcome: Outcome | None = None
+
+
+Fate = Accepted | PeerError
 
 
 class Publishing:
@@ -41,133 +51,170 @@ class Publishing:
 
     async def publish(self, request: Request) -> Response:
         query = Query(request, "resolved", *QUERY_WISHES)
-        common = _common(query)
+        common = common_wishes(query)
         if request.media == "application/json":
-            messages = _listed(body_of(request, "messages"), common)
+            messages = listed(body_of(request, "messages"), common)
         else:
-            messages = [_raw(request, common)]
+            messages = [raw_message(request, common)]
         wait = query.number("resolved")
         if wait is not None:
             seconds_within("resolved", wait, RESOLVED_S_MAX)
         for _, wishes in messages:
-            # Nobody could ask for a receipt later: it is for those who wait.
-            wishes["receipt"] = wait is not None and wishes.get("receipt") is not False
-        fates = await self._publish(request.names["topic"], messages)
+            # By default it is for those who wait: receipts cost the broker something.
+            wishes["receipt"] = bool(wishes.get("receipt", wait is not None))
+        producer = _producer_of(request)
+        if producer is None and any(wishes["receipt"] for _, wishes in messages):
+            producer = secrets.token_bytes(limits.PRODUCER_ID_BYTES)
+        topic = request.names["topic"]
+        if producer is None:
+            return _answer(await self._publish(topic, messages), False)
+        fates = await self._publish_once(topic, producer, messages)
         if wait is not None:
-            await _resolve(fates, wait)
-        return _answer(fates)
+            fates = await self._resolved(topic, producer, fates, wait)
+        return _answer(fates, KEY in request.headers)
 
-    async def _publish(self, topic: str, messages: list[Message]) -> list[Fate]:
+    # --- by the client's own producer, which is fast ----------------------------------------
+
+    async def _publish(self, topic: str, messages: list[Sent]) -> list[Fate]:
         """Sends all of them, and waits until each is accepted or refused."""
         deadline = asyncio.get_running_loop().time() + TIMEOUT_S
         sent = [await self._send(topic, payload, wishes) for payload, wishes in messages]
-        return [await _accepted(fate, deadline) for fate in sent]
+        return [await _accepted(receipt, deadline) for receipt in sent]
 
-    async def _send(self, topic: str, payload: bytes, wishes: Wishes) -> Fate:
+    async def _send(self, topic: str, payload: bytes, wishes: Wishes) -> Receipt | PeerError:
         try:
             return await self._node.send(topic, payload, timeout=TIMEOUT_S, **wishes)
         except PeerError as error:
             return error
 
+    # --- by a producer of this request alone, which anybody may ask for again ----------------
 
-async def _accepted(fate: Fate, deadline: float) -> Fate:
-    if isinstance(fate, PeerError):
-        return fate
+    async def _publish_once(self, topic: str, producer: bytes, messages: list[Sent]) -> list[Fate]:
+        """Sends those that can be sent, and tells what became of each.
+
+        They are numbered in order, without those that cannot: the same body has the same numbers.
+        """
+        checks.topic_name(topic)
+        now_ms = clock_ms()
+        wrong = [_wrong(topic, now_ms, wishes) for _, wishes in messages]
+        good = [
+            Message(payload, **wishes)
+            for (payload, wishes), error in zip(messages, wrong, strict=True)
+            if error is None
+        ]
+        done: list[Once] = []
+        if good:
+            done = await self._node.publish_once(topic, producer, good, timeout=TIMEOUT_S)
+        coming = iter(zip(done, good, strict=True))
+        return [_fate(producer, *next(coming)) if error is None else error for error in wrong]
+
+    async def _resolved(
+        self, topic: str, producer: bytes, fates: list[Fate], wait: float
+    ) -> list[Fate]:
+        """Waits for the verdicts, all together so long."""
+        awaited = {
+            read_receipt(fate.receipt)[1]: fate.sequence
+            for fate in fates
+            if isinstance(fate, Accepted) and fate.receipt is not None
+        }
+        if not awaited:
+            return fates
+        found = await self._node.outcomes(topic, producer, awaited, wait, timeout=TIMEOUT_S)
+        return [
+            fate._replace(outcome=found.get(read_receipt(fate.receipt)[1]))
+            if isinstance(fate, Accepted) and fate.receipt is not None
+            else fate
+            for fate in fates
+        ]
+
+    # --- receipts that are fetched later ----------------------------------------------------
+
+    async def receipt(self, request: Request) -> Response:
+        query = Query(request, "wait")
+        wait = seconds_within("wait", query.number("wait") or 0.0, RESOLVED_S_MAX)
+        (told,) = await self._receipts(request, [request.names["receipt"]], wait)
+        return json_of(told)
+
+    async def receipts(self, request: Request) -> Response:
+        body = body_of(request, "receipts", "wait")
+        asked = texts("receipts", body.get("receipts"), RECEIPTS_MAX)
+        wait = seconds_within("wait", body.get("wait", 0), RESOLVED_S_MAX)
+        return json_of({"receipts": await self._receipts(request, list(asked), wait)})
+
+    async def _receipts(
+        self, request: Request, asked: list[str], wait: float
+    ) -> list[dict[str, Any]]:
+        topic = request.names["topic"]
+        by_producer: dict[bytes, dict[int, int]] = {}
+        for receipt in asked:
+            producer, number, sequence = read_receipt(receipt)
+            by_producer.setdefault(producer, {})[number] = sequence
+        answers = await asyncio.gather(
+            *(
+                self._node.outcomes(topic, producer, numbers, wait, timeout=TIMEOUT_S)
+                for producer, numbers in by_producer.items()
+            )
+        )
+        found = dict(zip(by_producer, answers, strict=True))
+        told = []
+        for receipt in asked:
+            producer, number, sequence = read_receipt(receipt)
+            outcome = found[producer].get(number)
+            told.append({"receipt": receipt, "sequence": sequence, **_verdict(outcome)})
+        return told
+
+
+def _producer_of(request: Request) -> bytes | None:
+    """Who publishes, where the client has said by a key which request this is."""
+    key = request.headers.get(KEY)
+    if key is None:
+        return None
+    if not 1 <= len(key) <= KEY_BYTES_MAX:
+        raise RefusedError(400, f"an Idempotency-Key has 1 to {KEY_BYTES_MAX} bytes")
+    return blake2b(key, digest_size=limits.PRODUCER_ID_BYTES, person=b"idempotency-key").digest()
+
+
+def _wrong(topic: str, now_ms: int, wishes: Wishes) -> PeerError | None:
+    """Why a message cannot be sent."""
+    try:
+        make_header(topic, now_ms, **wishes)
+    except PeerError as error:
+        return error
+    return None
+
+
+def _fate(producer: bytes, once: Once, message: Message) -> Fate:
+    if isinstance(once.result, PeerError):
+        return once.result
+    receipt = f"{producer.hex()}-{once.number}-{once.result}" if message.wishes["receipt"] else None
+    return Accepted(once.result, once.id, receipt)
+
+
+def read_receipt(receipt: str) -> tuple[bytes, int, int]:
+    """Producer, number and sequence of a message by its receipt."""
+    found = RECEIPT.fullmatch(receipt)
+    if found is None or max(int(found[2]), int(found[3])) > limits.SEQUENCE_MAX:
+        raise RefusedError(400, f"{checks.shown(receipt)} is not a receipt that this service gave")
+    return bytes.fromhex(found[1]), int(found[2]), int(found[3])
+
+
+async def _accepted(receipt: Receipt | PeerError, deadline: float) -> Fate:
+    if isinstance(receipt, PeerError):
+        return receipt
     try:
         left_s = max(deadline - asyncio.get_running_loop().time(), 0)
-        return await fate.accepted(left_s)
+        await receipt.accepted(left_s)
+        return Accepted(receipt.sequence, receipt.id)
     except PeerError as error:
         return error
     except TimeoutError as error:
         return PeerError("busy", str(error))
 
 
-async def _resolve(fates: list[Fate], wait: float) -> None:
-    """Waits for the verdicts, all together so long; each says by itself whether it has one."""
-    try:
-        async with asyncio.timeout(wait):
-            for fate in fates:
-                if isinstance(fate, Receipt) and fate.receipt:
-                    await fate.resolved(None)
-    except TimeoutError:
-        return
-
-
-# --- what is sent -------------------------------------------------------------------------------
-
-
-def _listed(body: dict[str, Any], common: Wishes) -> list[Message]:
-    entries = checks.tuple_of("messages", body.get("messages"), limits.BATCH_MESSAGES_MAX)
-    return [(payload, _joined(common, own)) for payload, own in map(_message, entries)]
-
-
-def _joined(common: Wishes, own: Wishes) -> Wishes:
-    """What is wished for all, and for one; its own go first, whichever way they are said."""
-    joined: Wishes = {**common, **own}
-    for one, other in (("subject", "subjects"), ("ttl", "expires_at"), ("expires_at", "ttl")):
-        if one in own and other not in own:
-            joined.pop(other, None)  # type: ignore[misc]
-    if "attributes" in common and "attributes" in own:
-        joined["attributes"] = {**(common["attributes"] or {}), **(own["attributes"] or {})}
-    return joined
-
-
-def _message(entry: object) -> Message:
-    fields = dict(fields_of("a message", entry, ("payload", "payload_base64", *WISHES)))
-    if ("payload" in fields) == ("payload_base64" in fields):
-        raise RefusedError(400, "a message has payload, which is text, or payload_base64")
-    if "payload" in fields:
-        text = fields.pop("payload")
-        if type(text) is not str:
-            raise RefusedError(400, "payload must be text; for other bytes there is payload_base64")
-        payload = text.encode()
-    else:
-        payload = octets_of(fields.pop("payload_base64"))
-    if "subjects" in fields:
-        fields["subjects"] = texts("subjects", fields["subjects"], limits.SUBJECTS_MAX)
-    if fields.get("attributes") is not None:
-        checks.string_map("attributes", fields["attributes"])
-    if fields.get("receipt") is not None:
-        checks.flag("receipt", fields["receipt"])
-    wishes: Wishes = {name: value for name, value in fields.items() if value is not None}  # type: ignore[assignment]
-    return payload, wishes
-
-
-def _raw(request: Request, common: Wishes) -> Message:
-    """A body as it is: one message, which keeps its type as an attribute."""
-    media = request.header(b"content-type")
-    own: Wishes = {"attributes": {CONTENT_TYPE: media}} if media else {}
-    return request.body, _joined(own, common)
-
-
-def _common(query: Query) -> Wishes:
-    """The wishes in a query, for all messages of its body."""
-    is_endless = query.text("expires_at") == "never"
-    attributes = {}
-    for pair in query.many("attribute"):
-        name, colon, value = pair.partition(":")
-        if not colon:
-            raise RefusedError(400, "an attribute is name:value")
-        attributes[name] = value
-    given: dict[str, Any] = {
-        "subjects": query.many("subject") or None,
-        "mode": query.text("mode"),
-        "expect": query.text("expect"),
-        "attributes": attributes or None,
-        "max_receivers": query.whole("max_receivers"),
-        "ttl": query.number("ttl"),
-        "expires_at": "never" if is_endless else query.number("expires_at"),
-        "priority": query.whole("priority"),
-        "deliver_at": query.number("deliver_at"),
-        "ordering_key": query.text("ordering_key"),
-    }
-    return {name: value for name, value in given.items() if value is not None}  # type: ignore[return-value]
-
-
 # --- what is answered ---------------------------------------------------------------------------
 
 
-def _answer(fates: list[Fate]) -> Response:
+def _answer(fates: list[Fate], has_key: bool) -> Response:
     """200 if all were accepted, 207 if some, else the status of the first refusal."""
     refused = [fate for fate in fates if isinstance(fate, PeerError)]
     told: dict[str, Any] = {"results": [_result(fate) for fate in fates]}
@@ -176,6 +223,9 @@ def _answer(fates: list[Fate]) -> Response:
     if len(refused) < len(fates):
         return json_of(told)._replace(status=207)
     first = refusal_of(refused[0])
+    if has_key and first.status == 503:  # the same again would get the same answer
+        again = "Nothing was stored, and with this key it stays so: try again with another."
+        first = RefusedError(409, f"{first.message} {again}", (), first.code)
     body = {"code": first.code, "message": first.message, **told}
     return json_of(body)._replace(status=first.status, headers=first.headers)
 
@@ -184,8 +234,11 @@ def _result(fate: Fate) -> dict[str, Any]:
     if isinstance(fate, PeerError):
         return {"code": fate.code, "message": refusal_of(fate).message}
     told: dict[str, Any] = {"sequence": fate.sequence, "id": fate.id.hex()}
-    if fate.receipt:
-        outcome = fate.outcomes.get(0)
-        told["verdict"] = PENDING if outcome is None else outcome.verdict
-        told["statuses"] = {} if outcome is None else outcome.statuses
-    return told
+    if fate.receipt is not None:
+        told["receipt"] = fate.receipt
+    return told if fate.outcome is None else {**told, **_verdict(fate.outcome)}
+
+
+def _verdict(outcome: Outcome | None) -> dict[str, Any]:
+    verdict, statuses = outcome or Outcome(UNKNOWN, {})
+    return {"verdict": verdict, "statuses": statuses}

@@ -7,6 +7,7 @@ from asterism.gateways.http.protocol import Handler, Operation
 from asterism.gateways.http.v1 import Core
 from asterism.gateways.http.v1_deliveries import Deliveries
 from asterism.gateways.http.v1_publishing import BODY_BYTES_MAX, Publishing
+from asterism.gateways.http.v1_requests import Requests
 from asterism.gateways.http.v1_streams import EVENT_STREAM, Streams
 from asterism.sdk.aio import Node
 
@@ -20,7 +21,6 @@ _STATE: Final = {409: "it is in another state"}
 _EXISTS: Final = {409: "it exists already"}
 _PASSWORD: Final = {401: "there is a password, and it is missing or wrong"}
 _BODY: Final = {413: "the body is larger than is allowed", 415: "the body is not said to be JSON"}
-_ROWS: Final = {"type": "array", "items": {"type": "object"}}
 
 Paths = dict[str, dict[str, Operation]]
 
@@ -28,9 +28,12 @@ Paths = dict[str, dict[str, Operation]]
 def paths_of(node: Node) -> Paths:
     """Every path under ``/v1``."""
     core = Core(node)
+    publishing = Publishing(node)
     return {
         **_topics(core),
-        **_messages(core, Publishing(node)),
+        **_messages(core, publishing),
+        **_receipts(publishing),
+        **_requests(Requests(node)),
         **_receivers(core),
         **_deliveries(Deliveries(node)),
         **_subscribing(Streams(node)),
@@ -52,9 +55,17 @@ def _topics(core: Core) -> Paths:
     one = "/v1/topics/{topic}"
     listed = schemas.answer(topics={"type": "array", "items": {"type": "string"}})
     return {
+        "/v1/status": {
+            "GET": _read(
+                core.status,
+                "What each process of the broker says of itself; null where one does not answer",
+                schemas.STATUS,
+                answers={},
+            )
+        },
         "/v1/topics": {"GET": _read(core.list_topics, "Every topic", listed, answers={})},
         one: {
-            "GET": _read(core.describe, "Settings, counts and rates", {"type": "object"}),
+            "GET": _read(core.describe, "Settings, counts and rates", schemas.DESCRIBED),
             "PUT": _sent(
                 core.create_topic,
                 "Makes a topic with settings of its own",
@@ -84,7 +95,7 @@ def _topics(core: Core) -> Paths:
             "GET": _read(
                 core.list_parked,
                 "Parked deliveries, oldest failure first; at most 1,000 after a position",
-                schemas.answer(parked=_ROWS),
+                schemas.PARKED,
                 query={"after": schemas.whole(0, 2**63 - 1)},
             ),
             "DELETE": Operation(core.abandon_all, "Drops all that is parked", {**_DONE, **_TOPIC}),
@@ -116,6 +127,7 @@ def _messages(core: Core, publishing: Publishing) -> Paths:
                 published,
                 raw=True,
                 query=schemas.PUBLISH_QUERY,
+                sends=schemas.PUBLISH_HEADERS,
                 returns=(_JSON,),
                 returned=schemas.PUBLISHED,
                 waits=True,
@@ -129,7 +141,7 @@ def _messages(core: Core, publishing: Publishing) -> Paths:
                 "Reads a message; one that was ordered becomes active",
                 {200: "it", **_MESSAGE, 409: "it is a draft"},
                 returns=(_JSON,),
-                returned={"type": "object"},
+                returned=schemas.HELD,
             ),
             "DELETE": Operation(
                 core.abandon,
@@ -146,6 +158,63 @@ def _messages(core: Core, publishing: Publishing) -> Paths:
     }
 
 
+def _receipts(publishing: Publishing) -> Paths:
+    every, one = "/v1/topics/{topic}/receipts", "/v1/topics/{topic}/receipts/{receipt}"
+    return {
+        one: {
+            "GET": _read(
+                publishing.receipt,
+                "How a message ended that was published with a receipt; waits for it",
+                schemas.RECEIPT,
+                query={"wait": schemas.RECEIPTS["properties"]["wait"]},
+                waits=True,
+            )
+        },
+        every: {
+            "POST": _sent(
+                publishing.receipts,
+                "The same of many messages at once; waits for all",
+                schemas.RECEIPTS,
+                {200: "one for each, in order", **_TOPIC},
+                returns=(_JSON,),
+                returned=schemas.answer(receipts={"type": "array", "items": schemas.RECEIPT}),
+                waits=True,
+            )
+        },
+    }
+
+
+def _requests(requests: Requests) -> Paths:
+    nobody = {409: "nobody is there to take it", 404: "there is no such topic"}
+    return {
+        "/v1/topics/{topic}/request": {
+            "POST": _sent(
+                requests.request,
+                "Hands a request to one receiver that is online, and waits for its answer",
+                schemas.REQUEST,
+                {200: "the answer", **nobody, 504: "there is no answer in time"},
+                raw=True,
+                query=schemas.REQUEST_QUERY,
+                returns=(_JSON,),
+                returned=schemas.REPLIED,
+                waits=True,
+                body_bytes_max=BODY_BYTES_MAX,
+            )
+        },
+        "/v1/topics/{topic}/reply": {
+            "POST": _sent(
+                requests.reply,
+                "Answers a request, by the topic and the subject of its reply_to",
+                schemas.REQUEST,
+                {**_DONE, **nobody},
+                raw=True,
+                query=schemas.REPLY_QUERY,
+                body_bytes_max=BODY_BYTES_MAX,
+            )
+        },
+    }
+
+
 def _receivers(core: Core) -> Paths:
     every, one = "/v1/topics/{topic}/receivers", "/v1/topics/{topic}/receivers/{receiver}"
     return {
@@ -153,7 +222,7 @@ def _receivers(core: Core) -> Paths:
             "GET": _read(
                 core.list_receivers,
                 "The receivers of a topic by name",
-                schemas.answer(receivers=_ROWS),
+                schemas.RECEIVERS,
                 query={"after": schemas.NAME},
             )
         },
@@ -200,7 +269,6 @@ def _deliveries(deliveries: Deliveries) -> Paths:
                 returns=(_JSON,),
                 returned=schemas.PULLED,
                 waits=True,
-                give_back=deliveries.give_back,
             )
         },
         f"{one}/reports": {

@@ -3,8 +3,14 @@
 from typing import Any, Final
 
 from asterism import limits
-from asterism.gateways.http.v1_deliveries import PULL_DEFAULT, PULL_MAX, WAIT_S_MAX
-from asterism.gateways.http.v1_publishing import RESOLVED_S_MAX
+from asterism.gateways.http.v1_deliveries import (
+    PULL_BYTES_MAX,
+    PULL_DEFAULT,
+    PULL_MAX,
+    WAIT_S_MAX,
+)
+from asterism.gateways.http.v1_publishing import KEY_BYTES_MAX, RECEIPTS_MAX, RESOLVED_S_MAX
+from asterism.gateways.http.v1_requests import REQUEST_S, REQUEST_S_MAX
 from asterism.gateways.http.v1_streams import CREDIT, CREDIT_MAX
 from asterism.settings import RECEIPT_TTL_MS_MAX, TIMEOUT_MS_MAX, TTL_MS_MAX
 
@@ -104,7 +110,7 @@ _MESSAGE: Final[dict[str, Schema]] = {
         "maxProperties": limits.ATTRIBUTES_MAX,
         "additionalProperties": {"type": "string"},
     },
-    "receipt": {**FLAG, "description": "counts only where the query has resolved"},
+    "receipt": {**FLAG, "description": "answered with a receipt, to ask by how it ended"},
 }
 PUBLISH: Final = fields(
     "messages",
@@ -138,10 +144,85 @@ PUBLISH_QUERY: Final[dict[str, Schema]] = {
             "subject": many(SUBJECT, limits.SUBJECTS_MAX),
             "attribute": many({"type": "string", "pattern": "^[a-z]+:.*$"}, limits.ATTRIBUTES_MAX),
             **_WISHES,
+            "receipt": _MESSAGE["receipt"],
         }.items()
     },
 }
-PUBLISHED: Final = answer(results={"type": "array", "items": {"type": "object"}})
+PUBLISH_HEADERS: Final[dict[str, Schema]] = {
+    "Idempotency-Key": text(
+        KEY_BYTES_MAX,
+        pattern=r"^[!-~]{1,255}$",
+        description="the same request under the same key is stored once, for 7 days",
+    )
+}
+VERDICT: Final = choice("ok", "failed", "expired", "dropped", "pending", "unknown")
+_STATUSES: Final = {"type": "object", "additionalProperties": {"type": "string"}}
+_PUBLISHED: Final = {
+    "type": "object",
+    "properties": {
+        "sequence": SEQUENCE,
+        "id": {"type": "string"},
+        "receipt": {"type": "string"},
+        "verdict": VERDICT,
+        "statuses": _STATUSES,
+        "code": {"type": "string"},
+        "message": {"type": "string"},
+    },
+}
+PUBLISHED: Final = answer(results={"type": "array", "items": _PUBLISHED})
+RECEIPT: Final = answer(
+    receipt={"type": "string"}, sequence=SEQUENCE, verdict=VERDICT, statuses=_STATUSES
+)
+_RECEIPT: Final = {"type": "string", "pattern": "^[0-9a-f]{32}-[0-9]{1,18}-[0-9]{1,18}$"}
+RECEIPTS: Final = fields(
+    "receipts",
+    receipts=many(_RECEIPT, RECEIPTS_MAX),
+    wait=seconds(round(RESOLVED_S_MAX * 1_000)),
+)
+_PAYLOADS: Final[dict[str, Schema]] = {
+    "payload": {"type": "string", "description": "where it is text"},
+    "payload_base64": {"type": "string", "contentEncoding": "base64"},
+}
+
+
+def _content(required: Schema, **more: Schema) -> Schema:
+    """What is answered about a message, with its payload."""
+    return {
+        "type": "object",
+        "properties": {**required, **_PAYLOADS, **more},
+        "required": [*required, "payload_base64"],
+    }
+
+
+_ATTRIBUTES: Final = {"type": "object", "additionalProperties": {"type": "string"}}
+_REQUEST: Final = {
+    name: schema
+    for name, schema in _MESSAGE.items()
+    if name in ("subject", "subjects", "expect", "attributes", "priority", "ordering_key")
+}
+REQUEST: Final[Schema] = {
+    "oneOf": [
+        fields("payload", payload={"type": "string"}, **_REQUEST),
+        fields(
+            "payload_base64",
+            payload_base64={"type": "string", "contentEncoding": "base64"},
+            **_REQUEST,
+        ),
+    ]
+}
+REPLY_QUERY: Final[dict[str, Schema]] = {
+    name: PUBLISH_QUERY[name]
+    for name in ("subject", "expect", "attribute", "priority", "ordering_key")
+}
+REQUEST_QUERY: Final[dict[str, Schema]] = {
+    "timeout": {
+        **seconds(round(REQUEST_S_MAX * 1_000), 1),
+        "default": REQUEST_S,
+        "description": "wait so many seconds for the answer",
+    },
+    **REPLY_QUERY,
+}
+REPLIED: Final = _content({"id": {"type": "string"}, "attributes": _ATTRIBUTES})
 
 _ENTRY: Final = {"anyOf": [SEQUENCE, fields("sequence", sequence=SEQUENCE, attempt=COUNT)]}
 _FAILED: Final = fields(
@@ -152,7 +233,12 @@ REPORTS: Final = fields(
     processed=many(_ENTRY, limits.BATCH_MESSAGES_MAX),
     failed=many({"anyOf": [SEQUENCE, _FAILED]}, limits.BATCH_MESSAGES_MAX),
 )
-REFUSED: Final = answer(refused={"type": "array", "items": {"type": "object"}})
+REFUSED: Final = answer(
+    refused={
+        "type": "array",
+        "items": answer(sequence=whole(0, limits.SEQUENCE_MAX), code={"type": "string"}),
+    }
+)
 EXTEND: Final = fields(
     "sequences",
     "seconds",
@@ -161,10 +247,84 @@ EXTEND: Final = fields(
 )
 PULL: Final = fields(
     max=whole(1, PULL_MAX, default=PULL_DEFAULT),
+    max_bytes=whole(
+        1,
+        PULL_BYTES_MAX,
+        default=PULL_BYTES_MAX,
+        description="of payloads together; the last delivery may go past it",
+    ),
     wait=seconds(round(WAIT_S_MAX * 1_000)),
     interests=INTERESTS,
 )
-PULLED: Final = answer(deliveries={"type": "array", "items": {"type": "object"}})
+_DELIVERY: Final = _content(
+    {
+        "sequence": SEQUENCE,
+        "attempt": COUNT,
+        "id": {"type": "string"},
+        "topic": {"type": "string"},
+        "receiver": {"type": "string"},
+        "subjects": {"type": "array", "items": {"type": "string"}},
+        "attributes": _ATTRIBUTES,
+        "mode": _WISHES["mode"],
+        "expect": _WISHES["expect"],
+    },
+    reply_to=answer(topic={"type": "string"}, subject={"type": "string"}),
+)
+PULLED: Final = answer(deliveries={"type": "array", "items": _DELIVERY})
+HELD: Final = _content(
+    {
+        "sequence": SEQUENCE,
+        "id": {"type": "string"},
+        "status": choice("waiting", "sent", "received", "failed"),
+        "attributes": _ATTRIBUTES,
+        "priority": or_null(_WISHES["priority"]),
+    }
+)
+_NUMBER: Final = whole(0, limits.SEQUENCE_MAX)
+DESCRIBED: Final = answer(
+    topic={"type": "string"},
+    settings={"type": "object"},
+    overrides={"type": "array", "items": {"type": "string"}},
+    held=_NUMBER,
+    drafting=_NUMBER,
+    waiting=_NUMBER,
+    sent=_NUMBER,
+    received=_NUMBER,
+    parked=_NUMBER,
+    completed=_NUMBER,
+    receivers=_NUMBER,
+    endpoints=_NUMBER,
+    totals={"type": "object"},
+    rates={"type": "object"},
+)
+RECEIVERS: Final = answer(
+    receivers={
+        "type": "array",
+        "items": answer(
+            name={"type": "string"},
+            durable=FLAG,
+            online=FLAG,
+            interests={"type": "array", "items": {"type": "string"}},
+            in_flight=_NUMBER,
+            parked=_NUMBER,
+        ),
+    }
+)
+PARKED: Final = answer(
+    parked={
+        "type": "array",
+        "items": answer(
+            sequence=SEQUENCE,
+            position=_NUMBER,
+            receiver={"type": "string"},
+            reason={"type": "string"},
+        ),
+    }
+)
+_PROCESS: Final = or_null(answer(process={"type": "string"}, pid=COUNT, uptime_ms=_NUMBER))
+STATUS: Final = answer(
+    frontend=_PROCESS, interests=_PROCESS, workers={"type": "array", "items": _PROCESS}
+)
 RECEIVER: Final = fields(interests=INTERESTS, sent_timeout=_TIMEOUT, received_timeout=_TIMEOUT)
 SEEK: Final = {
     "anyOf": [fields(), fields("sequence", sequence=SEQUENCE), fields("time", time=_MOMENT)]

@@ -448,6 +448,9 @@ def test_a_pull_leaves_nothing_behind_for_receivers_that_there_are_not(
         with pytest.raises(asterism.PeerError, match="no_such_receiver"):
             await node.pull(topic, "r")
         assert node._pulls == {}
+        await node.pull(topic, "r", interests=["**"])
+        await node.delete_topic(topic)
+        assert await node.pull(topic, "r", interests=["**"]) == []  # by another than before
 
     run(broker, topic, scenario)
 

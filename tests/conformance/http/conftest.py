@@ -1,7 +1,15 @@
 """A broker with an HTTP door, and a client that says what a queue is asked."""
 
 import itertools
+import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import httpx
 import pytest
@@ -9,6 +17,8 @@ import pytest
 from asterism.testing import Broker
 
 PASSWORD = "a-password-for-tests"
+READY_S = 30.0
+LOOK_S = 0.01
 _names = itertools.count(1)
 
 
@@ -98,3 +108,81 @@ class Queue:
         path = f"/admin{self.base}/config" + (f"/{key}" if key else "")
         headers = {"Authorization": f"Bearer {PASSWORD}"}
         return self.http.request(method, path, headers=headers, **fields)  # type: ignore[arg-type]
+
+
+class Door:
+    """Another door on a broker, of which it knows the address; by default with a folder of its own.
+
+    ``data_dir`` is that of a broker whose folder it shares; then it needs a name of its own too.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        address: str,
+        password: str = "",
+        name: str | None = None,
+        data_dir: Path | None = None,
+    ) -> None:
+        kept = {
+            known: text
+            for known, text in os.environ.items()
+            if not known.startswith(("ASTERISM_", "MQ_"))
+        }
+        data = data_dir or folder / "data"
+        environ = {
+            **kept,
+            "ASTERISM_DATA_DIR": str(data),
+            "ASTERISM_LISTEN": address,
+            "MQ_PORT": "0",
+            "MQ_ADMIN_PASSWORD": password,
+        }
+        command = [sys.executable, "-m", "asterism.gateways.http"]
+        self._log = folder / "log"
+        self._file = data / f"run/{name or 'http'}.json"
+        with open(self._log, "wb") as log:
+            arguments = [*command, "--name", name] if name else command
+            self.process = subprocess.Popen(arguments, env=environ, stderr=log)
+
+    def __enter__(self) -> Self:
+        try:
+            self.url = self._found()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=20)
+
+    def _end(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def _found(self) -> str:
+        """Where it listens, as soon as it answers there."""
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self._log.read_text()
+            try:
+                said = json.loads(self._file.read_text())
+                if said["pid"] == self.process.pid:
+                    httpx.get(f"{said['url']}/health", timeout=READY_S)
+                    return str(said["url"])
+            except (FileNotFoundError, httpx.TransportError):
+                pass
+            time.sleep(LOOK_S)
+        raise AssertionError(self._log.read_text())

@@ -1,7 +1,6 @@
 """Two HTTP doors on one broker behave as one: neither keeps anything that the other would miss."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ import httpx
 import pytest
 
 from asterism.testing import Broker
-from tests.conformance.http.conftest import PASSWORD, Queue
+from tests.conformance.http.conftest import PASSWORD, Door, Queue
 
 pytestmark = pytest.mark.process
 
@@ -22,47 +21,11 @@ LOOK_S = 0.01
 WAITING_S = 0.3
 
 
-def _url_of(folder: Path, process: "subprocess.Popen[bytes]") -> str:
-    """Where a door listens, as soon as it answers there."""
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline:
-        assert process.poll() is None, (folder / "log").read_text()
-        try:
-            said = json.loads((folder / "data/run/http.json").read_text())
-            httpx.get(f"{said['url']}/health", timeout=READY_S)
-            return str(said["url"])
-        except (FileNotFoundError, httpx.TransportError):
-            time.sleep(LOOK_S)
-    raise AssertionError((folder / "log").read_text())
-
-
 @pytest.fixture(scope="module")
 def second_url(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A second door, as on another machine: of the broker it knows the address, and no folder."""
-    folder = tmp_path_factory.mktemp("second")
-    kept = {
-        name: text for name, text in os.environ.items() if not name.startswith(("ASTERISM_", "MQ_"))
-    }
-    environ = {
-        **kept,
-        "ASTERISM_DATA_DIR": str(folder / "data"),
-        "ASTERISM_LISTEN": broker.address,
-        "MQ_PORT": "0",
-        "MQ_ADMIN_PASSWORD": PASSWORD,
-    }
-    with open(folder / "log", "wb") as log:
-        command = [sys.executable, "-m", "asterism.gateways.http"]
-        process = subprocess.Popen(command, env=environ, stderr=log)
-    try:
-        yield _url_of(folder, process)
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
+    with Door(tmp_path_factory.mktemp("second"), broker.address, PASSWORD) as door:
+        yield door.url
 
 
 @pytest.fixture
@@ -172,3 +135,28 @@ def test_a_setting_made_at_one_door_holds_at_the_other(
     assert other.admin("DELETE", "concurrency").status_code == 204
     assert waiting.result(READY_S).text == second
     assert queue.admin("GET").json()["concurrency"] is None
+
+
+# --- in one data folder -------------------------------------------------------------------------
+
+
+def test_doors_of_one_data_folder_have_names_and_files_of_their_own(
+    broker: Broker, queue: Queue, tmp_path: Path
+) -> None:
+    run = broker.data_dir / "run"
+    before = json.loads((run / "http.json").read_text())
+    with Door(tmp_path, broker.address, name="http-2", data_dir=broker.data_dir) as door:
+        assert door.url != before["url"]
+        assert json.loads((run / "http.json").read_text()) == before
+        with door.client() as client:
+            Queue(client, queue.namespace).make()
+        assert queue.stats() == {"waiting": 1}
+        assert " http-2 listens " in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("name", ["worker-0", "http/../x", "http-", "", "nats"])
+def test_a_door_cannot_have_the_name_of_another_process(name: str) -> None:
+    command = [sys.executable, "-m", "asterism.gateways.http", "--name", name]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=READY_S)
+    assert ended.returncode == 2
+    assert "--name" in ended.stderr
