@@ -86,8 +86,8 @@ def test_no_request_by_or_against_the_document_is_a_server_error(
     _say(answered)
     assert set(answered) == _told(broker)
     assert all(answered.values())
-    for operation, status in DONE.items():
-        assert answered[operation][status], f"{operation}: {answered[operation]}"
+    for asked, status in DONE.items():
+        assert answered[asked][status], f"{asked}: {answered[asked]}"
 
 
 def _messages(queue: Queue) -> list[dict[str, str]]:
