@@ -173,7 +173,9 @@ def _add_snapshot(commands: Any) -> None:
         "Delete the snapshots named, or those that are neither of the N newest (--keep) nor\n"
         "younger than AGE (--older-than). The newest is never deleted by number or age.",
     )
-    delete.add_argument("snapshots", nargs="*", metavar="SNAPSHOT", help="its name, or its folder")
+    delete.add_argument(
+        "snapshots", nargs="*", metavar="SNAPSHOT", help="its name or folder, or latest"
+    )
     delete.add_argument(
         "--unfinished", action="store_true", help="even one that has no manifest, if it is named"
     )
@@ -187,7 +189,7 @@ def _add_snapshot(commands: Any) -> None:
         "read back and compared; the copy is a snapshot only when all of it is there.",
     )
     for command in (verify, copy):
-        command.add_argument("snapshot", metavar="SNAPSHOT", help="its name, or its folder")
+        command.add_argument("snapshot", metavar="SNAPSHOT", help="its name or folder, or latest")
     copy.add_argument("to", metavar="FOLDER", help="where copies are kept; made if it is not there")
     for command in (listing, verify, delete, copy):
         _configured(command)

@@ -1,7 +1,7 @@
 """``asterism snapshot``: takes, lists, verifies, deletes and copies snapshots.
 
 What a snapshot is stands in ``storage/snapshot.py``; here is what people ask of it. A snapshot is
-named by its folder in ``snapshots`` of the data folder, or by a path to one elsewhere.
+named by its folder in ``snapshots`` of the data folder, by a path to one elsewhere, or ``latest``.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from asterism.storage import copying, verifying
 from asterism.storage import snapshot as snapshots
 from asterism.storage.snapshot import Snapshot, SnapshotError
 
+LATEST: Final = "latest"  # names the newest of the data folder
 TIMEOUT_S: Final = 300.0  # a worker writes what its stores hold in memory
 
 
@@ -172,7 +173,12 @@ def _home(options: argparse.Namespace) -> Path:
 
 
 def _folder(options: argparse.Namespace, name: str) -> Path:
-    """The folder of a snapshot by its name, or by its path."""
+    """The folder of a snapshot by its name, or by its path; or that of the newest."""
+    if name == LATEST:
+        found = snapshots.list_snapshots(_home(options))
+        if not found:
+            raise SnapshotError(f"{_home(options)}: there is no snapshot here. Take one.")
+        return found[-1].folder
     here = _home(options) / name
     return here if "/" not in name and here.is_dir() else Path(name)
 

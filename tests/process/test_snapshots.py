@@ -17,6 +17,7 @@ import pytest
 import asterism
 from asterism.cli import main
 from asterism.storage.keys import TopicKeys, number_at_end
+from asterism.storage.moving import FIRST_NUMBER
 from asterism.storage.reading import ReadOnlyStore
 from asterism.storage.snapshot import MANIFEST, list_snapshots, open_snapshot
 from asterism.storage.verifying import verify
@@ -177,6 +178,33 @@ def test_a_topic_with_a_store_of_its_own_is_in_the_snapshot(broker: Broker, line
     assert line.json("verify", snapshot.name)["good"]
 
 
+def test_a_topic_with_a_store_of_its_own_is_restored_as_the_document_says(tmp_path: Path) -> None:
+    config = {"data_dir": str(tmp_path / "data")}
+    with Broker(workers=1, config=config) as first:
+        with asterism.connect_blocking(first.address) as node:
+            node.create_topic("alone", dedicated=True)
+            node.publish_many("alone", [b"x"] * 7, expect="processed", max_receivers=1)
+        snapshot = open_snapshot(first.snapshot())
+        with asterism.connect_blocking(first.address) as node:
+            node.delete_topic("alone")
+    shutil.rmtree(tmp_path / "data" / "dedicated")
+    owners = {topic["store"]: name for name, topic in snapshot.topics.items()}
+    for store in snapshot.stores:
+        number = store["number"]
+        place = tmp_path / "data" / "stores" / f"{number:04}"
+        if number >= FIRST_NUMBER:
+            place = tmp_path / "data" / "dedicated" / str(number) / "store"
+            place.parent.mkdir(parents=True)
+            (place.parent / "topic.json").write_text(json.dumps({"topic": owners[number]}))
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(snapshot.folder / store["folder"], place)
+    with (
+        Broker(workers=1, config=config) as second,
+        asterism.connect_blocking(second.address) as node,
+    ):
+        assert node.describe("alone")["held"] == 7
+
+
 def test_snapshots_that_are_asked_for_at_once_are_all_whole(broker: Broker, home: Path) -> None:
     with Traffic(broker, ["busy"]), ThreadPoolExecutor(4) as threads:
         folders = list(threads.map(lambda _: broker.snapshot(), range(6)))
@@ -244,6 +272,15 @@ def test_snapshots_are_kept_by_number_and_by_age(line: Line, home: Path) -> None
     assert line.json("delete", "--keep", 1, "--older-than", "1d")["deleted"] == []
     assert line.json("delete", "--older-than", "0s")["deleted"] == names[3:]
     assert [path.name for path in home.iterdir()] == [Path(created["folder"]).name]
+
+
+def test_the_newest_is_named_latest(line: Line, home: Path) -> None:
+    line.run("verify", "latest", code=1)
+    assert "there is no snapshot here" in line.error
+    first, second = line.create(), line.create()
+    assert line.json("verify", "latest")["folder"] == str(second)
+    assert line.json("delete", "latest")["deleted"] == [second.name]
+    assert line.json("verify", "latest")["folder"] == str(first)
 
 
 def test_a_wrong_use_is_told(line: Line) -> None:
