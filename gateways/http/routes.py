@@ -59,6 +59,7 @@ class Routes:
     def __init__(self, queues: Queues, admin: Admin, core: dict[str, dict[str, Operation]]) -> None:
         self._queues = queues
         self.paths = {
+            **_whole(queues),
             **_public(queues),
             **_failed(queues),
             **_private(admin),
@@ -105,11 +106,7 @@ def _always(response: Response) -> Handler:
     return answer
 
 
-def _public(queues: Queues) -> dict[str, dict[str, Operation]]:
-    octets, listed = "application/octet-stream", ("application/json", NDJSON)
-    change = {**_DONE, **_NAME, **_GONE, **_STATE}
-    messages, one = "/mq/{namespace}/messages", "/mq/{namespace}/messages/{id}"
-    drafted = {200: "its id", **_NAME, **_LARGE, 415: "the body is not said to be JSON"}
+def _whole(queues: Queues) -> dict[str, dict[str, Operation]]:
     return {
         "/mq": {
             "GET": Operation(
@@ -117,7 +114,7 @@ def _public(queues: Queues) -> dict[str, dict[str, Operation]]:
                 "Every namespace in use",
                 {200: "them"},
                 True,
-                returns=listed,
+                returns=("application/json", NDJSON),
                 returned=_TEXTS,
             )
         },
@@ -134,6 +131,15 @@ def _public(queues: Queues) -> dict[str, dict[str, Operation]]:
                 returned=_COUNTS,
             )
         },
+    }
+
+
+def _public(queues: Queues) -> dict[str, dict[str, Operation]]:
+    octets = "application/octet-stream"
+    change = {**_DONE, **_NAME, **_GONE, **_STATE}
+    messages, one = "/mq/{namespace}/messages", "/mq/{namespace}/messages/{id}"
+    drafted = {200: "its id", **_NAME, **_LARGE, 415: "the body is not said to be JSON"}
+    return {
         messages: {
             "POST": Operation(
                 queues.draft,
