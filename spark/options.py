@@ -27,7 +27,7 @@ OPTIONS: Final[dict[str, str]] = {
     "pushdown": "true: filters are applied while reading; false: Spark applies them",
     "trace": "a folder in which each task leaves a file that says how many rows it read",
 }
-STREAM_OPTIONS: Final[tuple[str, ...]] = ()  # of a stream, besides those
+STREAM_OPTIONS: Final = ("startingOffsets", "maxRowsPerTrigger")  # of a stream, besides those
 
 
 class OptionError(ValueError):
@@ -70,8 +70,8 @@ def read_options(given: Mapping[str, str]) -> Options:
         table,
         None if (names := _names(given, "topics")) is None else frozenset(names),
         columns_of(given, table),
-        _count(given, "rowsPerPartition", 250_000),
-        _count(given, "batchRows", 4_096),
+        count_of(given, "rowsPerPartition", 250_000),
+        count_of(given, "batchRows", 4_096),
         _flag(given, "pushdown", True),
         given.get("trace"),
     )
@@ -114,7 +114,8 @@ def _names(given: Mapping[str, str], option: str) -> tuple[str, ...] | None:
     return names
 
 
-def _count(given: Mapping[str, str], option: str, default: int) -> int:
+def count_of(given: Mapping[str, str], option: str, default: int) -> int:
+    """An option that is a number from 1 on."""
     text = given.get(option.lower())
     if text is None:
         return default

@@ -34,6 +34,7 @@ from asterism.spark.options import (
     find_snapshot,
     read_options,
     schema_of,
+    table_of,
 )
 from asterism.spark.planning import Filters, Part, plan
 from asterism.spark.schemas import SCHEMAS, columns_in
@@ -71,7 +72,7 @@ class AsterismSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from asterism.spark.stream import reader_of
 
-        return reader_of(self.options)
+        return reader_of(self.options, _checked(schema, table_of(self.options)))
 
 
 class Reader(DataSourceReader):

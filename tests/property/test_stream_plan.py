@@ -308,7 +308,8 @@ def test_a_snapshot_that_was_read_is_not_looked_at_again() -> None:
 
 def test_a_topic_that_is_missing_in_one_of_two_snapshots_of_one_time_is_not_forgotten() -> None:
     """Two were taken at once, and the later one has this store from before the topic was made."""
-    offset = next_offset(BEGIN, [seen(10, a=5), seen(11, b=2)], None, every_row)
+    offset = next_offset(BEGIN, [seen(10, a=5)], None, every_row)
+    offset = next_offset(offset, [seen(11, b=2)], None, every_row)
     end = next_offset(offset, [third := seen(12, a=6, b=2)], None, every_row)
     assert plan(offset, end, [third]) == [Piece(third.mark, "a", 5, 6)]
 
