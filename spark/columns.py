@@ -5,8 +5,7 @@ together: what is at a fixed place by one numpy view, what a header says once fo
 header, and a column that nobody asked for not at all.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -26,7 +25,6 @@ from asterism.storage.records import (
 )
 
 Numbers = npt.NDArray[np.int64]
-Pair = tuple[bytes, bytes]
 
 UTC_TIME: Final = pa.timestamp("us", "UTC")
 # A block with more distinct headers than this has a table of its own: it will not be used again.
@@ -34,12 +32,6 @@ _SHARED_MAX: Final = 256
 _ID_BYTES: Final = 16
 _FIXED: Final = np.dtype([(name, f">{code}") for name, code in RECORD_FIELDS])
 _BY_SEQUENCE: Final = np.dtype([("kind", "V6"), ("sequence", ">u8")])  # a key of kind m or l
-
-
-def blocks(rows: Iterator[Pair], size: int) -> Iterator[list[Pair]]:
-    """The same rows, so many at a time."""
-    while block := list(islice(rows, size)):
-        yield block
 
 
 def times(ms: Numbers, absent: npt.NDArray[np.bool_] | None = None) -> pa.Array:
@@ -167,19 +159,19 @@ class Headers:
 class MessageBlock:
     """Rows of kind ``m`` or ``l``, at least one, decoded together as far as is asked for."""
 
-    def __init__(self, rows: Sequence[Pair], headers: Headers) -> None:
-        self._values: tuple[bytes, ...]
-        keys, self._values = zip(*rows, strict=True)
+    def __init__(self, keys: list[bytes], values: list[bytes], headers: Headers) -> None:
+        self._values = values
         self._headers = headers
         self.sequences: Numbers = np.frombuffer(b"".join(keys), _BY_SEQUENCE)["sequence"].astype(
             np.int64
         )
-        begins = b"".join([value[:PLAIN_ID] for value in self._values])
-        if len(begins) != PLAIN_ID * len(rows):
+        begins = b"".join([value[:PLAIN_ID] for value in values])
+        if len(begins) != PLAIN_ID * len(values):
             raise _damaged()
         self._fixed = np.frombuffer(begins, _FIXED)
         self._table: tuple[HeaderTable, npt.NDArray[np.int32]] | None = None
         self._places: tuple[Numbers, Numbers] | None = None
+        self._lengths: Numbers | None = None
         if int(self.states.max()) > DELAYED:
             raise _damaged()
 
@@ -191,11 +183,11 @@ class MessageBlock:
         if wanted.all():
             return self
         kept = object.__new__(MessageBlock)
-        kept._values = tuple([self._values[at] for at in np.flatnonzero(wanted).tolist()])
+        kept._values = [self._values[at] for at in np.flatnonzero(wanted).tolist()]
         kept._headers = self._headers
         kept.sequences = self.sequences[wanted]
         kept._fixed = self._fixed[wanted]
-        kept._table = kept._places = None
+        kept._table = kept._places = kept._lengths = None
         return kept
 
     # --- at fixed places ----------------------------------------------------------------------
@@ -234,7 +226,9 @@ class MessageBlock:
         return self._places
 
     def _sizes(self) -> Numbers:
-        return np.fromiter(map(len, self._values), np.int64, len(self._values))
+        if self._lengths is None:
+            self._lengths = np.fromiter(map(len, self._values), np.int64, len(self._values))
+        return self._lengths
 
     def _cut(self, begin: Numbers, end: Numbers) -> list[bytes]:
         first, last = int(begin[0]), int(end[0])

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from asterism.limits import HEADERS_CACHED_MAX
 from asterism.router.interest import InterestTrie
-from asterism.spark.columns import Headers, MessageBlock, blocks, maybe_times, repeated
+from asterism.spark.columns import Headers, MessageBlock, maybe_times, repeated
 from asterism.spark.tables import (
     FAILED,
     OF_FLIGHT,
@@ -129,8 +129,8 @@ class _Reading:
                 self._parked.setdefault(parked.sequence, []).append(parked)
 
     def _blocks(self, low: bytes, high: bytes) -> Iterator[MessageBlock]:
-        for pairs in blocks(self._rows.scan(low, high), self._want.batch_rows):
-            block = MessageBlock(pairs, self._headers)
+        for keyed, values in self._rows.scan_blocks(low, high, self._want.batch_rows):
+            block = MessageBlock(keyed, values, self._headers)
             self._want.scanned["messages"] += len(block)
             wanted = self._want.times_wanted(block.accepted_ms)
             if wanted.any():

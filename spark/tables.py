@@ -29,7 +29,6 @@ from asterism.spark.columns import (
     Headers,
     MessageBlock,
     Numbers,
-    blocks,
     maybe_times,
     repeated,
     times,
@@ -184,8 +183,8 @@ def messages(rows: ReadOnlyStore, store: int, span: Span, want: Want) -> Iterato
     keys, headers, codes = TopicKeys(span.number), Headers(), want.codes
     flights, held = Flights(rows, keys, span), 0
     for kind, key in (("pool", keys.pool), ("log", keys.log)):
-        for pairs in blocks(rows.scan(key(span.low), key(span.high)), want.batch_rows):
-            block = MessageBlock(pairs, headers)
+        for keyed, values in rows.scan_blocks(key(span.low), key(span.high), want.batch_rows):
+            block = MessageBlock(keyed, values, headers)
             want.scanned["messages"] += len(block)
             held += int(((block.states != DRAFT) & (block.states != PARKED)).sum())
             status, attempts = ladder_of(block, flights if kind == "pool" else None)
@@ -214,7 +213,7 @@ def _check_held(span: Span, held: int) -> None:
 def ladder_of(block: MessageBlock, flights: Flights | None) -> tuple[Numbers, Numbers]:
     """The status of each message, as its place in ``STATUSES``, and its attempts.
 
-    A message of the log has a status of its own with each receiver: there, what is out says nothing.
+    What is out says nothing of a log message, which has a status of its own with each receiver.
     """
     status, attempts = OF_STATE[block.states], block.attempts
     for at, flight in () if flights is None else flights.within(block.sequences):
@@ -250,12 +249,12 @@ def history(rows: ReadOnlyStore, store: int, span: Span, want: Want) -> Iterator
     """How messages ended, in the order in which they did."""
     keys, headers = TopicKeys(span.number), Headers()
     first, last = want.sequences
-    scan = rows.scan(keys.history(span.low, 0), keys.history(span.high, 0))
-    for pairs in blocks(scan, want.batch_rows):
-        want.scanned["history"] += len(pairs)
+    between = (keys.history(span.low, 0), keys.history(span.high, 0))
+    for keyed, values in rows.scan_blocks(*between, want.batch_rows):
+        want.scanned["history"] += len(keyed)
         kept = [
             (sequence, decode_history(row))
-            for key, row in pairs
+            for key, row in zip(keyed, values, strict=True)
             if first <= (sequence := number_at_end(key)) < last
         ]
         low, high = want.accepted_ms

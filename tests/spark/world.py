@@ -74,7 +74,8 @@ def _publish(
     receipt = node.publish(topic, payload, **wishes)
     (sequence,) = receipt.results
     assert isinstance(sequence, int)
-    said = {"payload": payload, "id": receipt.id, "subjects": [wishes.get("subject", topic)]}
+    said: dict[str, Any] = {"payload": payload, "id": receipt.id}
+    said["subjects"] = [wishes.get("subject", topic)]
     for name in ("expect", "attributes", "priority", "ordering_key", "max_receivers", "receipt"):
         said[name] = wishes.get(name)
     said["expect"] = said["expect"] or "sent"
@@ -225,17 +226,14 @@ def _work(world: World, node: BlockingNode) -> None:
         said = world.messages[WORK, sequence]
         said.update(status="waiting", payload=b"task %d" % number, attributes={"a": "b"})
         world.deliveries[WORK, sequence, None] = ("waiting", 0)
-    ordered = [node.order(WORK) for _ in range(4)]
-    assert ordered == drafted[2:6]
+    assert [node.order(WORK) for _ in range(4)] == drafted[2:6]
+    ordered = drafted[2:6]
     for sequence in ordered[1:]:
-        assert sequence is not None
         node.fetch(WORK, sequence)
-    assert ordered[2] is not None and ordered[3] is not None
     node.fail(WORK, ordered[2], "broken tool")
     node.complete(WORK, ordered[3])
     fates = (("sent", "sent"), ("received", "received"), ("failed", "failed"))
     for sequence, (status, delivered) in zip(ordered, fates, strict=False):
-        assert sequence is not None
         world.becomes(WORK, sequence, status, 1)
         del world.deliveries[WORK, sequence, None]
         world.deliveries[WORK, sequence, "work-queue"] = (delivered, 1)
