@@ -97,8 +97,11 @@ class Progress:
 def _job(options: argparse.Namespace) -> Iterator[Job]:
     """Spark and the snapshot, for one job; what goes wrong in it is one line."""
     _check_installed()
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
     import asterism.spark
-    from asterism.spark.jobs.common import JobError, find_snapshot
+    from asterism.spark.jobs.common import JobError, find_snapshot, reason_of
     from asterism.storage.snapshot import SnapshotError
 
     try:
@@ -108,6 +111,7 @@ def _job(options: argparse.Namespace) -> Iterator[Job]:
         raise output.CommandError(str(error), output.WRONG_USE) from error
     with Progress(not options.json) as progress:
         master = options.master or "local[*]"
+        is_ours = SparkSession.getActiveSession() is None  # else whoever made it goes on with it
         spark = asterism.spark.session(master, {**_QUIET, **dict(options.conf)})
         try:
             if not master.startswith("local"):
@@ -116,8 +120,11 @@ def _job(options: argparse.Namespace) -> Iterator[Job]:
             yield Job(spark, snapshot, progress)
         except (SnapshotError, JobError) as error:
             raise output.CommandError(str(error)) from error
+        except PySparkException as error:
+            raise output.CommandError(reason_of(error)) from error
         finally:
-            spark.stop()
+            if is_ours:
+                spark.stop()
 
 
 def _config(options: argparse.Namespace) -> Config:
@@ -220,7 +227,7 @@ def audit(options: argparse.Namespace) -> int:
             output.say(f"… and {entry.misfits - len(entry.rows):,} more")
         output.say()
     if found:
-        output.warn(f"{folder}: {len(found)} of {len(audit.CHECKS)} checks do not hold")
+        output.warn(f"{folder}: {len(found)} checks do not hold")
         return output.REFUSED
     output.say(f"{folder}: all {len(audit.CHECKS)} checks hold")
     return output.DONE

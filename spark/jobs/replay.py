@@ -34,8 +34,7 @@ from pyspark.sql import functions as sql
 import asterism
 from asterism.errors import PeerError
 from asterism.sdk.composing import Wishes
-from asterism.spark.jobs.common import JobError, Tables, read_tables
-from asterism.spark.jobs.sql import first_line
+from asterism.spark.jobs.common import JobError, Tables, read_tables, reason_of
 from asterism.storage.snapshot import Snapshot
 
 PLAN: Final = "plan.json"
@@ -99,7 +98,7 @@ def select(tables: Tables, wanted: Wanted) -> DataFrame:
         # Of a message that was renewed and ended again there are two rows, and it is one message.
         return chosen.select(*COLUMNS).dropDuplicates(["topic", "sequence"])
     except PySparkException as error:
-        raise JobError(f"--where: {first_line(error)}") from error
+        raise JobError(f"--where: {reason_of(error)}") from error
 
 
 def replay_id(snapshot: Snapshot, wanted: Wanted) -> str:
@@ -154,7 +153,7 @@ def _write_selection(rows: DataFrame, folder: Path, producers: int) -> None:
     try:
         spread.sortWithinPartitions(*keys).write.parquet((folder / "selection").as_uri())
     except PySparkException as error:
-        raise JobError(first_line(error)) from error
+        raise JobError(reason_of(error)) from error
 
 
 def _check_payloads(folder: Path, listed: list[dict[str, Any]]) -> None:
@@ -289,7 +288,7 @@ def run(
         try:
             errors = [error for error in work.map(publish_all).collect() if error]
         except Exception as error:
-            raise JobError(f"the executors could not publish: {first_line(error)}") from error
+            raise JobError(f"the executors could not publish: {reason_of(error)}") from error
         if errors:
             raise JobError(f"{errors[0]} Run the same command again to go on.")
     return done(folder, plan, is_resumed)

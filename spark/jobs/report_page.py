@@ -136,7 +136,7 @@ def _rates(rows: Rows) -> str:
     for title, drawn in (("Accepted", accepted), ("Ended", ended)):
         key = legend([(swatch(line.colour), line.label) for line in drawn])
         plot = plots.lines(f"{title}, messages a minute", across, drawn, f"{title}, a minute")
-        parts.append(f"<div>{key}{plot}</div>")
+        parts.append(f"<div>{plot}{key}</div>")  # beneath, so that the plots are level
     return f'<div class="pair">{"".join(parts)}</div>'
 
 
@@ -253,7 +253,8 @@ PLANS: Final = (
     _Plan(
         "rates", "Rates by minute",
         "Messages a minute, in UTC. Of topics that keep no history only what they still hold is "
-        "known, so older minutes of those look emptier than they were.",
+        "known, so older minutes of those look emptier than they were. The first minute and the "
+        "last are parts of one.",
         _rates,
         (Column("minute", "Minute", shown_time), Column("topic", "Topic"),
          Column("accepted", "Accepted", _COUNT), Column("ended_ok", "Ended well", _COUNT),
@@ -400,10 +401,10 @@ def _cell(column: Column, row: Mapping[str, Any]) -> str:
 STYLE: Final = """
 :root{--page:#f6f7f9;--card:#fff;--ink:#1b2330;--soft:#5b6675;--grid:#e3e7ec;--track:#eef1f4;
 --c0:#2f6fb3;--c1:#c2482f;--c2:#2e8b67;--c3:#b07a12;--c4:#7a55b5;--c5:#6c7786;
---a0:#9cc9ec;--a1:#5fa3d6;--a2:#2f6fb3;--a3:#e0a030;--a4:#c2482f}
+--a0:#b5d8f2;--a1:#5fa3d6;--a2:#2a5f9a;--a3:#e0a030;--a4:#c2482f}
 @media(prefers-color-scheme:dark){:root{--page:#12161c;--card:#1b2129;--ink:#e8ecf1;--soft:#9fabba;
 --grid:#303946;--track:#262e39;--c0:#6aaeea;--c1:#f08065;--c2:#5cc49a;--c3:#e0b04a;--c4:#b396ea;
---c5:#9aa6b5;--a0:#cfe6f8;--a1:#8cc1ec;--a2:#4f94d4;--a3:#e0a030;--a4:#f08065}}
+--c5:#9aa6b5;--a0:#3c6488;--a1:#5b9fd8;--a2:#a9d3f5;--a3:#e0a030;--a4:#f08065}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:1080px;padding:1.25rem 1rem 3rem;background:var(--page);
 color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}

@@ -7,7 +7,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from asterism.spark.jobs.common import JobError, read_tables
+from asterism.spark.jobs.common import JobError, read_tables, reason_of
 from asterism.storage.snapshot import Snapshot
 
 
@@ -31,7 +31,7 @@ def ask(spark: SparkSession, text: str, limit: int | None) -> Answer:
         frame = spark.sql(text)
         found = (frame if limit is None else frame.limit(limit + 1)).collect()
     except PySparkException as error:
-        raise JobError(first_line(error)) from error
+        raise JobError(reason_of(error)) from error
     is_cut = limit is not None and len(found) > limit
     types = [field.dataType for field in frame.schema.fields]
     rows = [
@@ -60,11 +60,3 @@ def plain(value: Any, kind: DataType) -> Any:
     if isinstance(kind, MapType):
         return {str(key): plain(inner, kind.valueType) for key, inner in value.items()}
     return bytes(value) if isinstance(value, bytearray) else value
-
-
-def first_line(error: Exception) -> str:
-    """What is wrong, without the plan and the stack that Spark tells with it."""
-    for line in str(error).splitlines():
-        if line.strip():
-            return line.strip()
-    return type(error).__name__

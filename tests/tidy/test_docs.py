@@ -25,6 +25,7 @@ LONG = (
     "python -m tests.sim",
     "asterism up",
     "asterism bench",
+    *(f"asterism spark {job}" for job in ("report", "export", "replay", "audit", "sql")),
     "supervisord",
 )
 SECONDS_MAX = 60

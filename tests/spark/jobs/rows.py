@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -54,9 +54,11 @@ def before(seconds: float) -> datetime:
 
 
 def frame(spark: SparkSession, table: str, rows: Sequence[dict[str, Any]]) -> DataFrame:
-    schema = StructType.fromDDL(SCHEMAS[table])
+    schema = cast(StructType, StructType.fromDDL(SCHEMAS[table]))
     whole = [{**DEFAULTS[table], **row} for row in rows]
-    return spark.createDataFrame([tuple(row.get(n) for n in schema.names) for row in whole], schema)
+    values = [tuple(row.get(name) for name in schema.names) for row in whole]
+    # Kept, since each use would otherwise ask a Python process for the rows again.
+    return spark.createDataFrame(values, schema).coalesce(1).persist()
 
 
 def tables(spark: SparkSession, **rows: Sequence[dict[str, Any]]) -> dict[str, DataFrame]:
