@@ -32,6 +32,7 @@ from asterism.config import Config, ConfigError
 from asterism.effects import Accepted, Forward, Refusal, Refuse
 from asterism.errors import PeerError
 from asterism.frames_host import has_more, is_readable, receive_some, send
+from asterism.options import topic_settings_as_user
 from asterism.process_host import (
     Clock,
     Stopping,
@@ -693,6 +694,7 @@ class Worker:
             "stores": taken.stores,
             "store_count": self._count if self._dedicated is None else 0,
             "dedicated": [child.held.number for child in self._children.values()],
+            "topic_defaults": topic_settings_as_user(self._config.topic),
             "time_ms": self._now_ms,
         }
         self._reply(node, request, topic, reply)

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from asterism.limits import TIME_MS_MAX
 from asterism.message import Status
-from asterism.options import topic_settings_as_user
+from asterism.options import topic_overrides, topic_settings_as_user
 from asterism.settings import TopicSettings, overrides_from_plain
 from asterism.spark.columns import (
     HEADER_COLUMNS,
@@ -333,20 +333,19 @@ def topics(rows: ReadOnlyStore, store: int, span: Span, want: Want) -> Iterator[
         "store": store,
     }
     if "settings" in want.schema.names:
-        said["settings"] = list(_settings(rows, span, told).items())
+        said["settings"] = list(_settings(rows, span, want.snapshot).items())
     kinds = want.schema
     yield want.batch(
         {name: partial(pa.array, [said[name]], kinds.field(name).type) for name in kinds.names}
     )
 
 
-def _settings(rows: ReadOnlyStore, span: Span, told: dict[str, Any]) -> dict[str, str | None]:
+def _settings(rows: ReadOnlyStore, span: Span, snapshot: Snapshot) -> dict[str, str | None]:
     """Every setting as a user writes it; what is neither text nor none, as JSON."""
-    held: dict[str, Any] | None = told.get("settings")
-    if held is None:  # of a snapshot that does not tell the broker's own defaults
-        row = rows.get(TopicKeys(span.number).settings)
-        own = {} if row is None else overrides_from_plain(decode_settings(row))
-        held = topic_settings_as_user(TopicSettings().changed(own))
+    defaults = topic_overrides(snapshot.manifest.get("topic_defaults", {}))
+    row = rows.get(TopicKeys(span.number).settings)
+    own = {} if row is None else overrides_from_plain(decode_settings(row))
+    held = topic_settings_as_user(TopicSettings().changed(defaults).changed(own))
     return {
         name: value if value is None or type(value) is str else json.dumps(value)
         for name, value in held.items()

@@ -17,6 +17,8 @@ The manifest:
     topics              {name: {store, number, first_sequence, next_sequence, history_until_ms,
                         held, parked, drafting, completed}}; what ends after the snapshot is filed
                         in the history at ``history_until_ms`` or after it, never before
+    topic_defaults      the settings that hold for a topic that has not set its own, as a user
+                        writes them; not in a manifest of before they were told
 
 Sizes of files are noted when a snapshot is taken, digests when it is copied: reading all of it to
 take it would cost what the hard links save.
@@ -261,8 +263,10 @@ def finish_snapshot(
     stores: list[dict[str, Any]] = []
     topics: dict[str, Any] = {}
     store_count = 0
+    defaults: dict[str, Any] = {}
     for answer in answers:
         store_count = max(store_count, answer["store_count"])
+        defaults |= answer.get("topic_defaults", {})
         for store in answer["stores"]:
             number, inside = store["number"], store["folder"]
             files = _files_of(folder, inside)
@@ -276,6 +280,7 @@ def finish_snapshot(
         "store_count": store_count,
         "stores": sorted(stores, key=lambda store: int(store["number"])),
         "topics": dict(sorted(topics.items())),
+        "topic_defaults": defaults,
     }
     write_manifest(folder, manifest)
     sync_folder(folder.parent)

@@ -49,7 +49,10 @@ class World:
 def make_world(folder: Path) -> World:
     """Fills a broker, and copies its snapshot, so that the broker need not stay."""
     world = World(folder / "snapshots" / "one", round(time.time_ns() / 1_000_000))
-    with Broker(workers=2, config={"stores": 4}) as broker, ExitStack() as open_nodes:
+    with (
+        Broker(workers=2, config={"stores": 4, "topic": {"sent_timeout": 45.5}}) as broker,
+        ExitStack() as open_nodes,
+    ):
         node = open_nodes.enter_context(asterism.connect_blocking(broker.address, name="world"))
         # Moving a topic to a store of its own reopens the store that it leaves: it comes first.
         for fill in (_own, _pool, _log, _mixed, _work, _retried, _passing):
