@@ -3,7 +3,7 @@
 The run folder, ``run`` in the data folder, tells others what runs here:
 
     frontend.json  worker-0.json  interests.json     written when the process is ready
-    workers.sock  interests.sock                     the sockets between the processes
+    workers.sock  interests.sock  clients.sock       the sockets between the processes
 """
 
 import argparse

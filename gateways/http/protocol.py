@@ -142,6 +142,8 @@ class Operation(NamedTuple):
 
 def parts_of(raw_path: bytes) -> tuple[str, ...]:
     """The parts of a path, each decoded by itself: an encoded slash does not part."""
+    if raw_path.isascii() and b"%" not in raw_path and len(raw_path) <= PATH_PART_MAX:
+        return tuple(raw_path.decode().split("/")[1:])  # as nearly all are
     parts = []
     is_core = raw_path.startswith(b"/v1/")
     for part in raw_path.split(b"/")[1:]:

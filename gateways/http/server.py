@@ -38,7 +38,14 @@ from asterism.gateways.http.queues import Queues
 from asterism.gateways.http.routes import Routes
 from asterism.gateways.http.transport import CONNECTION, GatheringProtocol
 from asterism.gateways.http.v1_routes import paths_of
-from asterism.process_host import fields_of, is_ours, read_run_file, run_folder, say_ready
+from asterism.process_host import (
+    fields_of,
+    is_ours,
+    read_run_file,
+    run_folder,
+    say_ready,
+    socket_address,
+)
 from asterism.sdk.aio import Node, connect
 
 PAYLOAD_LIMIT: Final = 1_048_576
@@ -357,13 +364,12 @@ async def _serve(config: Config, environ: Mapping[str, str], name: str) -> None:
 
 
 async def _address(config: Config) -> str:
-    """Where the front-end listens; one that took a free port has written down which."""
-    if not config.listen.endswith(":0"):
-        return config.listen.replace("*", "127.0.0.1")
+    """The way to the front-end: the short one where it runs here, of the same data folder."""
     for _ in range(round(CONNECT_S / LOOK_S)):
-        said = read_run_file(run_folder(config), "frontend")
-        if "address" in said and is_ours(said.get("pid")):
-            return str(said["address"])
+        if is_ours(read_run_file(run_folder(config), "frontend").get("pid")):
+            return socket_address(config, "clients")
+        if not config.listen.endswith(":0"):
+            return config.listen.replace("*", "127.0.0.1")
         await asyncio.sleep(LOOK_S)
     raise ConnectionError("there is no front-end")
 
