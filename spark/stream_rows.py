@@ -6,11 +6,11 @@ row that it had. A snapshot that is damaged is not one that was deleted: that is
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import merge
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 from asterism.spark.options import OptionError
 from asterism.spark.stream_plan import Mark, Piece, Seen, read_instead, seen_in
@@ -19,6 +19,9 @@ from asterism.storage.reading import ReadOnlyStore
 from asterism.storage.snapshot import MANIFEST, Snapshot, SnapshotError, open_snapshot
 from asterism.storage.store import StoreError
 
+PREFIX_BYTES: Final = len(topic_prefix(0))
+_Block = tuple[list[bytes], list[bytes]]
+_Found = TypeVar("_Found")
 # By the name of a snapshot, and its manifest's file; ``None``: it cannot be read.
 _Known = dict[tuple[str, int, int], tuple[Snapshot, Seen] | None]
 
@@ -137,18 +140,40 @@ class Following:
 
     def scan(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
         """As that of a store; what was yielded before a snapshot was deleted is not again."""
-        size = len(self._first_prefix)
+        for key, row in self._follow(ReadOnlyStore.scan, lambda found: found[0], low, high):
+            yield self._first_prefix + key[PREFIX_BYTES:], row
+
+    def scan_blocks(
+        self, low: bytes, high: bytes, size: int
+    ) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """The same rows by the block."""
+
+        def scan(rows: ReadOnlyStore, low: bytes, high: bytes) -> Iterator[_Block]:
+            return rows.scan_blocks(low, high, size)
+
+        for keys, values in self._follow(scan, lambda block: block[0][-1], low, high):
+            if self._prefix != self._first_prefix:
+                keys = [self._first_prefix + key[PREFIX_BYTES:] for key in keys]
+            yield keys, values
+
+    def _follow(
+        self,
+        scan: Callable[[ReadOnlyStore, bytes, bytes], Iterator[_Found]],
+        last_key: Callable[[_Found], bytes],
+        low: bytes,
+        high: bytes,
+    ) -> Iterator[_Found]:
         while self._rows is not None:
             prefix = self._prefix
+            low, high = prefix + low[PREFIX_BYTES:], prefix + high[PREFIX_BYTES:]
             try:
-                for key, row in self._rows.scan(prefix + low[size:], prefix + high[size:]):
-                    yield self._first_prefix + key[size:], row
-                    low = key + b"\0"
+                for found in scan(self._rows, low, high):
+                    yield found
+                    low = last_key(found) + b"\0"
                 return
             except StoreError:
                 if self._stores.folder.find(self._piece.mark) is not None:
                     raise
-                self._move()
                 self._open()
 
     def _open(self) -> None:
@@ -179,14 +204,16 @@ class Following:
 
 def positions(stores: Stores, piece: Piece, table: str) -> Iterator[int]:
     """The positions of a piece's rows, rising."""
-    rows = Following(stores, piece)
-    keys = TopicKeys(rows.number)
     if table == "history":
-        for key, _ in rows.scan(keys.history(piece.low, 0), keys.history(piece.high, 0)):
-            yield number_at_end(key[:-8])
-        return
-    pool, log = (
-        (number_at_end(key) for key, _ in rows.scan(key_of(piece.low), key_of(piece.high)))
-        for key_of in (keys.pool, keys.log)
-    )
-    yield from merge(pool, log)
+        return (number_at_end(key[:-8]) for key in _keys(stores, piece, "h"))
+    # Each goes on by itself where the snapshot is deleted.
+    pool, log = (_keys(stores, piece, kind) for kind in "ml")
+    return merge(map(number_at_end, pool), map(number_at_end, log))
+
+
+def _keys(stores: Stores, piece: Piece, kind: str) -> Iterator[bytes]:
+    rows = Following(stores, piece)
+    begin = TopicKeys(rows.number).range_of(kind)[0]
+    # A position is the first number behind a kind, in each of them.
+    low, high = (begin + at.to_bytes(8, "big") for at in (piece.low, piece.high))
+    return (key for key, _ in rows.scan(low, high))
