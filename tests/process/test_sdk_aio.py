@@ -515,8 +515,10 @@ def test_several_clients_may_wait_for_the_same_outcome(broker: Broker, topic: st
             inbox = await node.subscribe(topic, name="r")
             assert not any(task.done() for task in waiting)
             await take(inbox, 1)
+            began = time.monotonic()
             for found in await asyncio.gather(*waiting):
                 assert found == {1: asterism.Outcome("ok", {"r": "processed"})}
+            assert time.monotonic() - began < WAIT_S / 2  # none of them waits to its end
             assert node._overhearing == other._overhearing == {}
 
     run(broker, topic, scenario)

@@ -260,6 +260,24 @@ def test_a_client_that_hung_up_before_it_waits_takes_nothing(broker: Broker, que
     play(broker, scenario)
 
 
+def test_a_client_that_hangs_up_while_it_waits_is_gone_at_once(
+    broker: Broker, queue: Queue
+) -> None:
+    async def scenario(node: Node, application: Application) -> None:
+        client = Client()
+        order = asyncio.create_task(ask(application, f"{queue.base}/messages", client))
+        await ordering(node)
+        client.hang_up()
+        assert (await asyncio.wait((order,), timeout=WITHIN_S))[1] == set()
+        assert order.result() is None
+        while node._tasks:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(queue.make)
+        assert await asyncio.to_thread(queue.stats) == {"waiting": 1}
+
+    play(broker, scenario)
+
+
 def test_a_client_that_hangs_up_after_its_answer_has_been_answered(
     broker: Broker, queue: Queue
 ) -> None:
@@ -280,7 +298,8 @@ def test_whoever_waits_when_the_door_is_stopped_gets_503(broker: Broker, queue: 
         order = asyncio.create_task(ask(application, f"{queue.base}/messages", client))
         asked = await ordering(node)
         application.stop()
-        assert await order == 503
+        assert (await asyncio.wait((order,), timeout=WITHIN_S))[1] == set()
+        assert order.result() == 503
         assert await ask(application, f"{queue.base}/messages", client) == 503
         assert not asked.done()
         while node._tasks:
