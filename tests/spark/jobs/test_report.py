@@ -1,12 +1,14 @@
 """The tables of the report: on rows that are known, and on the traffic of a real broker."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from asterism.cli import main
 from asterism.spark.jobs import report
 from tests.spark.jobs.conftest import LARGE, World
 from tests.spark.jobs.rows import before, step, tables
@@ -116,14 +118,15 @@ def test_payloads_and_subjects_go_by_size(made: dict[str, list[dict[str, Any]]])
 
 
 def test_the_report_of_a_real_broker_has_its_traffic(
-    spark: SparkSession, world: World, out: Any
+    spark: SparkSession, world: World, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told: list[str] = []
-    written = report.run(spark, world.snapshot, out, told.append)
-    assert told == list(report.TABLES)
+    folder = str(world.snapshot.folder)
+    assert main(["spark", "report", folder, "--out", str(out), "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert spark.range(3).count() == 3, "a session that was there stays"
     made = {name: json.loads((out / f"{name}.json").read_text()) for name in report.TABLES}
     for name, rows in made.items():
-        assert pq.read_table(out / f"{name}.parquet").num_rows == len(rows) == written.rows[name]
+        assert pq.read_table(out / f"{name}.parquet").num_rows == len(rows) == written["rows"][name]
     backlog = {(row["topic"], row["status"]): row["deliveries"] for row in made["backlog"]}
     assert backlog == {
         ("orders", "waiting"): 6,
@@ -152,4 +155,4 @@ def test_the_report_of_a_real_broker_has_its_traffic(
     for row in made["rates"]:
         accepted[row["topic"]] += row["accepted"]
     assert accepted == {"orders": 30, "notes": 5}
-    assert "out of stock" in written.page.read_text()
+    assert "out of stock" in Path(written["page"]).read_text()
