@@ -2,7 +2,9 @@
 
 import argparse
 import csv
+import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -45,6 +47,7 @@ class Progress:
         self._spark: SparkSession | None = None
         self._began = time.monotonic()
         self._width = 0
+        self._terminal = os.fdopen(os.dup(2), "w") if self._is_shown else sys.stderr
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> "Progress":
@@ -56,8 +59,8 @@ class Progress:
         self._over.set()
         if self._is_shown:
             self._thread.join()
-            sys.stderr.write("\r" + " " * self._width + "\r")
-            sys.stderr.flush()
+            self._terminal.write("\r" + " " * self._width + "\r")
+            self._terminal.close()
 
     def watch(self, spark: "SparkSession") -> None:
         self._spark = spark
@@ -68,8 +71,8 @@ class Progress:
     def _run(self) -> None:
         while not self._over.wait(POLL_S):
             line = self._line()
-            sys.stderr.write("\r" + line.ljust(self._width))
-            sys.stderr.flush()
+            self._terminal.write("\r" + line.ljust(self._width))
+            self._terminal.flush()
             self._width = len(line)
 
     def _line(self) -> str:
@@ -112,7 +115,8 @@ def _job(options: argparse.Namespace) -> Iterator[Job]:
     with Progress(not options.json) as progress:
         master = options.master or "local[*]"
         is_ours = SparkSession.getActiveSession() is None  # else whoever made it goes on with it
-        spark = asterism.spark.session(master, {**_QUIET, **dict(options.conf)})
+        with _hushed("spark.log.level" not in dict(options.conf)):
+            spark = asterism.spark.session(master, {**_QUIET, **dict(options.conf)})
         try:
             if not master.startswith("local"):
                 spark.sparkContext.addPyFile(str(asterism.spark.package()))
@@ -125,6 +129,30 @@ def _job(options: argparse.Namespace) -> Iterator[Job]:
         finally:
             if is_ours:
                 spark.stop()
+
+
+@contextmanager
+def _hushed(is_wanted: bool) -> Iterator[None]:
+    """Keeps what a starting Spark says from the terminal, unless it fails to start.
+
+    The program beneath takes its standard error from here, and keeps it: what goes wrong later
+    comes as an exception. A log level in ``--conf`` brings it all back.
+    """
+    if not is_wanted:
+        yield
+        return
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            said.seek(0)
+            os.write(terminal, said.read())
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
 
 
 def _config(options: argparse.Namespace) -> Config:
