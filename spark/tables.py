@@ -107,12 +107,16 @@ def joined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBa
     count = 0
     for batch in batches:
         if small and count + batch.num_rows > rows:
-            yield pa.concat_batches(small)
+            yield _one(small)
             small, count = [], 0
         small.append(batch)
         count += batch.num_rows
     if small:
-        yield pa.concat_batches(small)
+        yield _one(small)
+
+
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)  # which copies
 
 
 # --- what a topic has of its own ------------------------------------------------------------------

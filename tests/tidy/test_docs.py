@@ -3,7 +3,8 @@
 A Python snippet runs here, in a folder of its own. A shell snippet runs in the checkout, under
 ``bash -e``, with this interpreter's folder first on the path. A command that is itself the whole
 test run, or a long one, is on ``LONG``: of such a command only ``--help`` is run. A snippet that
-needs a running broker says so behind its language (``sh broker``), and runs in ``tests/process``.
+needs a running broker says so behind its language (``sh broker``), and runs in ``tests/process``;
+one that needs Spark (``python spark``) runs in ``tests/spark``.
 """
 
 import os
@@ -39,6 +40,7 @@ class Snippet(NamedTuple):
     language: str
     text: str
     needs_broker: bool = False
+    needs_spark: bool = False
 
     def __str__(self) -> str:
         return f"{self.document}:{self.line}"
@@ -56,6 +58,7 @@ def snippets_in(document: str, text: str) -> list[Snippet]:
             found[1],
             found[3],
             found[2].strip() == "broker",
+            found[2].strip() == "spark",
         )
         for found in FENCE.finditer(text)
     ]
@@ -66,7 +69,9 @@ ALL_SNIPPETS = [
     for path in tree.documents()
     for snippet in snippets_in(tree.relative(path), path.read_text(encoding="utf-8"))
 ]
-SNIPPETS = [snippet for snippet in ALL_SNIPPETS if not snippet.needs_broker]
+SNIPPETS = [
+    snippet for snippet in ALL_SNIPPETS if not (snippet.needs_broker or snippet.needs_spark)
+]
 
 
 def commands(snippet: Snippet) -> list[str]:
