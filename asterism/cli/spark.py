@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NEEDED: Final = ("pyspark", "pyarrow", "pandas", "rocksdict")
 POLL_S: Final = 0.25
 CELL_MAX: Final = 60  # letters of a cell of a table for people
+_TOLD_TWICE: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")  # as exceptions too
 # Spark has much to say while it starts; what goes wrong still comes.
 _QUIET: Final = {"spark.log.level": "ERROR"}
 
@@ -101,6 +102,7 @@ def _job(options: argparse.Namespace) -> Iterator[Job]:
     """Spark and the snapshot, for one job; what goes wrong in it is one line."""
     _check_installed()
     from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     import asterism.spark
@@ -120,6 +122,8 @@ def _job(options: argparse.Namespace) -> Iterator[Job]:
         try:
             if not master.startswith("local"):
                 spark.sparkContext.addPyFile(str(asterism.spark.package()))
+            for name in _TOLD_TWICE:
+                PySparkLogger.getLogger(name).disabled = True
             progress.watch(spark)
             yield Job(spark, snapshot, progress)
         except (SnapshotError, JobError) as error:
