@@ -61,6 +61,7 @@ TURN_COMMANDS_MAX: Final = 128  # of one turn, but for those that came with the 
 FRAMES_TOGETHER_MAX: Final = 3 * wire.TOGETHER_MAX  # in one message, besides the session
 TURN_BYTES_MAX: Final = 8 << 20  # of their bodies, with the same exception
 HEARTBEAT_MS: Final = 200  # to the front-end
+EPOCH_BYTES: Final = 8
 REOPEN_MS: Final = 1_000  # how often a store that failed is tried again
 ELSEWHERE_MS: Final = 50  # the hint of busy while a topic is being moved
 CHILD_END_S: Final = 10  # how long the process of a dedicated topic may take to end
@@ -179,7 +180,8 @@ class Worker:
         self._forwards: dict[int, tuple[str, int]] = {}  # request -> topic, its number there
         self._next_forward = 1
         self._session = wire.session_of_worker(number)
-        self._epoch = os.urandom(8)
+        self._epoch = os.urandom(EPOCH_BYTES)
+        self._is_known = False  # to the front-end, as the one that it is since it began
         self._frontend_epoch: bytes | None = None
         self._next_beat_ms = 0
         self._snapshots = Snapshots()
@@ -270,7 +272,7 @@ class Worker:
             # As after a restart: endpoints of its topics are gone, and their owners must know. All
             # of this worker's are, so that there is one way to come back.
             self._forget_sessions()
-            self._epoch = os.urandom(8)
+            self._epoch, self._is_known = os.urandom(EPOCH_BYTES), False
             self._beat()
             self._tell_routes()
 
@@ -425,6 +427,10 @@ class Worker:
     # --- taking -----------------------------------------------------------------------------
 
     def _take(self, session: bytes, head: bytes, topic: bytes, body: bytes) -> None:
+        if not self._is_known and not session.startswith(wire.OF_WORKER):
+            # It was sent to the worker before this one. The front-end is about to tell whoever
+            # asked that this one is new, and he asks again: to do it now would be to do it twice.
+            return
         verb, _, number, request = wire.read_head(head)
         node = session + wire.NUMBER.pack(number)
         if session == self._session and verb >= wire.FIRST_BROKER_VERB:
@@ -495,12 +501,18 @@ class Worker:
         elif what == b"detach":
             self._nodes.get(value[: wire.SESSION_BYTES], set()).discard(value)
             self._detach(value)
-        elif what == b"epoch" and value != self._frontend_epoch:
-            if self._frontend_epoch is not None:
-                log.info("the front-end has come back")
-                self._forget_sessions()
-            self._frontend_epoch = value
-            self._tell_routes()
+        elif what == b"epoch":
+            frontend_epoch, known = value[:EPOCH_BYTES], value[EPOCH_BYTES:]
+            self._is_known = known == self._epoch
+            if frontend_epoch != self._frontend_epoch:
+                self._on_frontend(frontend_epoch)
+
+    def _on_frontend(self, epoch: bytes) -> None:
+        if self._frontend_epoch is not None:
+            log.info("the front-end has come back")
+            self._forget_sessions()
+        self._frontend_epoch = epoch
+        self._tell_routes()
 
     def _forget_sessions(self) -> None:
         """The front-end is another: every session of the one before is over."""

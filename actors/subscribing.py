@@ -471,9 +471,16 @@ class Subscribing(Publishing):
         self.done(delivery, status, now_ms)
         return None
 
+    def holder(self, command: Extend) -> Receiver:
+        """Whose deliveries are meant: of a receiver, or what was ordered of the work queue."""
+        work = self.receivers.work
+        if command.receiver == work.name and work.name not in self.receivers.by_name:
+            return work
+        return self.reporter(command.node, command.endpoint, command.receiver)
+
     def on_extend(self, command: Extend, now_ms: int) -> None:
         """Gives held deliveries a new deadline, or, with 0, gives them up at once."""
-        receiver = self.reporter(command.node, command.endpoint, command.receiver)
+        receiver = self.holder(command)
         refused: list[tuple[int, str]] = []
         extended: list[Delivery] = []
         for sequence in dict.fromkeys(command.sequences):

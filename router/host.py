@@ -6,7 +6,8 @@ frames (session, head, topic, body), a few of their own with an empty session:
 
     worker -> front-end   "", "ready", epoch       at its start, and as its heartbeat
     worker -> front-end   "", "route", topic, to   a topic of its has a process of its own, or none
-    front-end -> worker   "", "epoch", epoch       the answer: who this front-end is
+    front-end -> worker   "", "epoch", epochs      the answer: who this front-end is, and whom of
+                                                   that worker it knows (8 bytes each)
     front-end -> worker   "", "ended", session     a session is over
     front-end -> worker   "", "detach", node       one node of a session is over
 """
@@ -355,7 +356,7 @@ class FrontEnd:
         epoch = value
         before = self._worker_epochs.get(worker)
         self._worker_epochs[worker] = epoch
-        self._send(self._workers, [worker, b"", b"epoch", self._sessions.epoch])
+        self._send(self._workers, [worker, b"", b"epoch", self._sessions.epoch + epoch])
         if before == epoch:
             return
         self._worker_outboxes.pop(worker, None)

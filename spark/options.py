@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from asterism.storage.snapshot import (
 )
 
 TABLE_DEFAULT: Final = "messages"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # As Spark hands them over: in lower case.
 OPTIONS: Final[dict[str, str]] = {
     "path": "a snapshot, or a folder of snapshots, of which the newest is taken",
@@ -24,9 +26,12 @@ OPTIONS: Final[dict[str, str]] = {
     "columns": "names of columns, separated by commas; all if it is not given",
     "rowsPerPartition": "about how many rows a task reads; 250000",
     "batchRows": "how many rows are handed to Spark at once; 4096",
-    "pushdown": "true: filters are applied while reading; false: Spark applies them",
+    "since": "a time: of the history, what ended from then on; else what was accepted from then on",
+    "until": "a time: what ended, or was accepted, before it",
+    "pushdown": "true: filters are applied while reading, for a frame of one query; false",
     "trace": "a folder in which each task leaves a file that says how many rows it read",
 }
+READ_OPTIONS: Final = ("since", "until", "pushdown")  # not of a stream
 STREAM_OPTIONS: Final = ("startingOffsets", "maxRowsPerTrigger")  # of a stream, besides those
 
 
@@ -44,13 +49,16 @@ class Options:
     columns: tuple[str, ...]
     rows_per_partition: int
     batch_rows: int
+    since_ms: int | None
+    until_ms: int | None
     pushdown: bool
     trace: str | None
 
 
-def check_names(given: Mapping[str, str], streaming: bool = True) -> None:
-    """Refuses an option that there is not."""
-    known = (*OPTIONS, *(STREAM_OPTIONS if streaming else ()))
+def check_names(given: Mapping[str, str], streaming: bool | None = None) -> None:
+    """Refuses an option that there is not; before it is known what for, one that neither has."""
+    known = [name for name in OPTIONS if streaming is not True or name not in READ_OPTIONS]
+    known += () if streaming is False else STREAM_OPTIONS
     unknown = sorted(set(given) - {name.lower() for name in known})
     if unknown:
         raise OptionError(
@@ -65,6 +73,8 @@ def read_options(given: Mapping[str, str]) -> Options:
     path = given.get("path", "")
     if not path:
         raise OptionError("asterism needs a path: load(path), or the option path")
+    if table in ("receivers", "topics") and ("since" in given or "until" in given):
+        raise OptionError(f"the table {table} has no times: since and until are not for it")
     return Options(
         path,
         table,
@@ -72,7 +82,9 @@ def read_options(given: Mapping[str, str]) -> Options:
         columns_of(given, table),
         count_of(given, "rowsPerPartition", 250_000),
         count_of(given, "batchRows", 4_096),
-        _flag(given, "pushdown", True),
+        _time_ms(given, "since"),
+        _time_ms(given, "until"),
+        _flag(given, "pushdown", False),
         given.get("trace"),
     )
 
@@ -129,6 +141,21 @@ def _flag(given: Mapping[str, str], option: str, default: bool) -> bool:
     if text not in ("true", "false"):
         raise OptionError(f"the option {option} must be true or false, not {text!r}")
     return text == "true"
+
+
+def _time_ms(given: Mapping[str, str], option: str) -> int | None:
+    """A time in milliseconds, rounded up: rows have no finer ones, and begin at or after it."""
+    text = given.get(option)
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(
+            f"the option {option} must be a time like 2026-01-31T12:00:00Z, not {text!r}"
+        ) from None
+    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return -((_EPOCH - aware) // timedelta(milliseconds=1))
 
 
 def find_snapshot(path: str | os.PathLike[str]) -> Snapshot:

@@ -36,7 +36,7 @@ from asterism.spark.options import (
     schema_of,
     table_of,
 )
-from asterism.spark.planning import Filters, Part, plan
+from asterism.spark.planning import TIME_END, Filters, Part, plan
 from asterism.spark.schemas import SCHEMAS, columns_in
 from asterism.spark.tables import Span, Want, joined
 from asterism.storage.reading import ReadOnlyStore
@@ -66,12 +66,16 @@ class AsterismSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         check_names(self.options, streaming=False)
         options = read_options(self.options)
-        # Spark refuses a reader that takes filters where its own setting does not allow it.
+        # Spark refuses a reader that takes filters where its own setting does not allow it. And up
+        # to 4.3 it keeps what was pushed down with the relation, not with its use: a frame that is
+        # used again, with another filter or with none, is read by the last one, and rows are
+        # missing without a word. So filters are taken only from whoever says that there is one use.
         return (FilteringReader if options.pushdown else Reader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from asterism.spark.stream import reader_of
 
+        check_names(self.options, streaming=True)
         return reader_of(self.options, _checked(schema, table_of(self.options)))
 
 
@@ -81,7 +85,7 @@ class Reader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = _checked(schema, options.table)
-        self._filters = Filters(topics=options.topics)
+        self._filters = _asked(options)
 
     def partitions(self) -> Sequence[InputPartition]:
         snapshot = find_snapshot(self._options.path)
@@ -119,6 +123,14 @@ class FilteringReader(Reader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         self._filters, left = understood(filters, self._options.table, self._filters)
         return left
+
+
+def _asked(options: Options) -> Filters:
+    """What the options themselves ask for."""
+    bounds = "resolved_ms" if options.table == "history" else "accepted_ms"
+    since_ms, until_ms = options.since_ms or 0, options.until_ms
+    end = TIME_END if until_ms is None else until_ms
+    return Filters(topics=options.topics).narrowed(bounds, since_ms, end)
 
 
 def _checked(schema: StructType, table: str) -> StructType:

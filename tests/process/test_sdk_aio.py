@@ -524,7 +524,6 @@ def test_several_clients_may_wait_for_the_same_outcome(broker: Broker, topic: st
     run(broker, topic, scenario)
 
 
-@pytest.mark.xfail(strict=True, reason="EXTEND does not know the receiver of the work queue")
 def test_what_was_cancelled_is_given_back_before_a_client_has_closed(
     broker: Broker, topic: str
 ) -> None:

@@ -20,6 +20,7 @@ from asterism.testing import Broker
 from asterism.wire import Verb
 from tests.process.conftest import (
     WAIT_S,
+    Answer,
     Raw,
     message,
     refused,
@@ -325,7 +326,7 @@ def test_several_commands_in_one_message_are_taken_in_order_as_if_each_had_come_
     frames: list[bytes] = []
     for number, (verb, name, body) in zip(numbers, asked, strict=True):
         frames += [wire.pack_head(verb, 0, number), name.encode(), wire.pack_body(body)]
-    answers = {}
+    answers: dict[int, Answer] = {}
     with Raw(broker.address) as raw:
         raw.socket.send_multipart(frames)
         while len(answers) < len(asked):

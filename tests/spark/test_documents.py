@@ -39,7 +39,9 @@ def test_the_snippets_run_one_after_another(
     known: dict[str, Any] = {"__name__": "__main__"}
     for snippet in SNIPPETS:
         if snippet.document == document:
-            exec(compile("\n" * snippet.line + snippet.text, document, "exec"), known)
+            # A path that begins nowhere is from where Spark was started.
+            text = snippet.text.replace('"snapshots"', repr(str(tmp_path / "snapshots")))
+            exec(compile("\n" * snippet.line + text, document, "exec"), known)
 
 
 @pytest.mark.parametrize("table", SCHEMAS)

@@ -46,12 +46,12 @@ def a_java(home: Path, said: str) -> Path:
 
 def test_a_session_of_ones_own_learns_the_source(spark: SparkSession, world: World) -> None:
     own = spark.newSession()
-    assert own.conf.get("spark.sql.python.filterPushdown.enabled") == "false"
+    own.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     with pytest.raises(Exception, match="asterism"):
         own.read.format("asterism").load(str(world.folder))
     assert asterism.spark.register(own) is own
-    frame = own.read.format("asterism").load(str(world.folder)).filter("topic = 'own'")
-    assert frame.count() == 5
+    frame = own.read.format("asterism").option("pushdown", "true").load(str(world.folder))
+    assert frame.filter("topic = 'own'").count() == 5
 
 
 def test_a_session_is_in_utc_and_hands_filters_down(spark: SparkSession) -> None:

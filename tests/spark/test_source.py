@@ -2,11 +2,14 @@
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, timedelta
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col
 
 from asterism.spark.schemas import SCHEMAS
 from asterism.storage.snapshot import open_snapshot
@@ -77,6 +80,7 @@ def test_topics_that_are_asked_for_are_those_that_come(read: Read, world: World)
         ({"rowsPerPartition": "0"}, ["rowsPerPartition", "from 1 on"]),
         ({"batchRows": "many"}, ["batchRows", "'many'"]),
         ({"pushdown": "perhaps"}, ["pushdown", "true or false"]),
+        ({"since": "yesterday"}, ["since", "2026-01-31T12:00:00Z", "'yesterday'"]),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -123,25 +127,44 @@ def test_a_filter_reads_less_and_answers_the_same(
 def test_a_time_and_a_status_are_filtered_to_the_microsecond(read: Read, world: World) -> None:
     rows = read().collect()
     for status in ("drafting", "received"):
-        found = read().filter(f"status = '{status}'").count()
+        found = read(pushdown="true").filter(f"status = '{status}'").count()
         assert found == sum(row.status == status for row in rows) > 0
     times = sorted({row.accepted_at for row in rows})
     middle = times[len(times) // 2]
-    frame = read()
+    after = middle + timedelta(microseconds=1)
     for condition, expected in (
-        (frame.accepted_at >= middle, sum(row.accepted_at >= middle for row in rows)),
-        (frame.accepted_at > middle, sum(row.accepted_at > middle for row in rows)),
-        (frame.accepted_at == middle, sum(row.accepted_at == middle for row in rows)),
+        (col("accepted_at") > middle, sum(row.accepted_at > middle for row in rows)),
+        (col("accepted_at") == middle, sum(row.accepted_at == middle for row in rows)),
+        (col("accepted_at") < after, sum(row.accepted_at <= middle for row in rows)),
     ):
-        assert frame.filter(condition).count() == expected
-    late = f"accepted_at < timestamp '{middle:%Y-%m-%d %H:%M:%S.%f}' + interval 1 microsecond"
-    assert read().filter(late).count() == sum(row.accepted_at <= middle for row in rows)
+        assert read(pushdown="true").filter(condition).count() == expected
+
+
+def test_a_frame_may_be_used_again_with_other_filters(read: Read, world: World) -> None:
+    frame = read()
+    counts = Counter(topic for topic, _ in world.messages)
+    assert frame.filter(f"topic = '{POOL}'").count() == counts[POOL]
+    assert frame.count() == len(world.messages)
+    both = frame.filter(f"topic = '{LOG}'").union(frame.filter(f"topic = '{MIXED}'"))
+    assert both.count() == counts[LOG] + counts[MIXED]
+
+
+def test_a_span_of_time_is_read_by_itself(read: Read, world: World, tmp_path: Path) -> None:
+    for table, column in (("history", "resolved_at"), ("messages", "accepted_at")):
+        times = sorted(row[column] for row in read(table=table).collect())
+        since, until = times[1].astimezone(UTC), times[-1].astimezone(UTC)
+        frame = read(
+            table=table, since=since.isoformat(), until=until.isoformat(), trace=tmp_path / table
+        )
+        found = sorted(row[column] for row in frame.collect())
+        assert found == [time for time in times if times[1] <= time < times[-1]]
+        assert (scanned(tmp_path / table) < len(times)) is (table == "history")
 
 
 def test_a_time_of_ending_is_a_range_of_keys(read: Read, tmp_path: Path) -> None:
     rows = read(table="history").collect()
     first = min(row.resolved_at for row in rows)
-    frame = read(table="history", trace=tmp_path)
+    frame = read(table="history", pushdown="true", trace=tmp_path)
     assert frame.filter(frame.resolved_at <= first).count() == sum(
         row.resolved_at == first for row in rows
     )
@@ -150,9 +173,10 @@ def test_a_time_of_ending_is_a_range_of_keys(read: Read, tmp_path: Path) -> None
 
 def test_a_filter_that_is_not_understood_is_left_to_spark(read: Read, world: World) -> None:
     wanted = [said for said in world.messages.values() if said["priority"] == 0]
-    frame = read().filter("priority = 0 AND status != 'sent' AND topic LIKE 'g%'")
+    taken = read(pushdown="true")
+    frame = taken.filter("priority = 0 AND status != 'sent' AND topic LIKE 'g%'")
     assert frame.count() == len(wanted) == 1
-    either = read().filter(f"topic = '{POOL}' OR sequence = 3")
+    either = read(pushdown="true").filter(f"topic = '{POOL}' OR sequence = 3")
     assert either.count() == sum(
         topic == POOL or sequence == 3 for topic, sequence in world.messages
     )

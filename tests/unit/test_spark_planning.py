@@ -199,14 +199,32 @@ def test_what_is_not_understood_goes_back_to_spark(table: str, one: Filter) -> N
 
 def test_options_have_defaults() -> None:
     options = read_options({"path": "x"})
-    assert (options.table, options.topics, options.pushdown) == ("messages", None, True)
+    assert (options.table, options.topics, options.pushdown) == ("messages", None, False)
     assert (options.rows_per_partition, options.batch_rows) == (250_000, 4_096)
     assert options.columns == tuple(columns_in(SCHEMAS["messages"]))
 
 
 def test_options_are_read_in_any_case() -> None:
-    options = read_options({"PATH": "x", "RowsPerPartition": "5", "pushDown": "FALSE"})
-    assert (options.rows_per_partition, options.pushdown) == (5, False)
+    options = read_options({"PATH": "x", "RowsPerPartition": "5", "pushDown": "TRUE"})
+    assert (options.rows_per_partition, options.pushdown) == (5, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("2023-11-14T22:13:20Z", NOW_MS),
+        ("2023-11-14 22:13:20", NOW_MS),
+        ("2023-11-14T23:13:20.001+01:00", NOW_MS + 1),
+        ("2023-11-14T22:13:20.000001Z", NOW_MS + 1),
+    ],
+)
+def test_a_time_is_in_utc_unless_it_says_otherwise(text: str, ms: int) -> None:
+    assert read_options({"path": "x", "since": text, "until": text}).since_ms == ms
+
+
+def test_a_span_of_time_is_not_for_tables_without_times() -> None:
+    with pytest.raises(OptionError, match="no times"):
+        read_options({"path": "x", "table": "topics", "since": "2023-11-14"})
 
 
 def test_a_path_is_needed() -> None:
@@ -218,6 +236,9 @@ def test_an_option_of_streams_alone_is_not_one_of_a_read() -> None:
     check_names({"startingoffsets": "latest"})
     with pytest.raises(OptionError, match="startingoffsets"):
         check_names({"startingoffsets": "latest"}, streaming=False)
+    check_names({"since": "2023-11-14"}, streaming=False)
+    with pytest.raises(OptionError, match="since"):
+        check_names({"since": "2023-11-14"}, streaming=True)
 
 
 @pytest.mark.parametrize("table", SCHEMAS)

@@ -214,12 +214,6 @@ async def ordering(node: Node) -> "asyncio.Future[Any]":
     return asked
 
 
-GIVEN_BACK = pytest.mark.xfail(
-    strict=True, reason="EXTEND does not know the receiver of the work queue"
-)
-
-
-@GIVEN_BACK
 @pytest.mark.parametrize("moment", ["as it is told", "a turn later"])
 def test_a_message_of_a_client_that_hangs_up_in_that_very_moment_waits_again(
     broker: Broker, queue: Queue, moment: str
@@ -310,7 +304,6 @@ def test_whoever_waits_when_the_door_is_stopped_gets_503(broker: Broker, queue: 
     play(broker, scenario)
 
 
-@GIVEN_BACK
 def test_a_message_that_comes_in_the_moment_of_the_stop_waits_again(
     broker: Broker, queue: Queue
 ) -> None:

@@ -1,0 +1,104 @@
+"""A worker that has just begun, as the front-end sees it: this test is the front-end."""
+
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from asterism import wire
+from asterism.config import load
+from asterism.process_host import socket_address
+from asterism.wire import Verb
+from tests.process.conftest import WAIT_S
+
+SESSION = bytes(range(1, 1 + wire.SESSION_BYTES))
+TOPIC = b"orders"
+
+
+class FrontEnd:
+    """The socket that workers connect to."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._environ = {"ASTERISM_DATA_DIR": str(data_dir), "ASTERISM_WORKERS": "1"}
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.bind(socket_address(load(None, self._environ), "workers"))
+        self._command = [sys.executable, "-m", "asterism.actors", "--worker", "0"]
+        self._answers: deque[tuple[bytes, bytes]] = deque()
+        self._worker = self._start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(self._command, env={**os.environ, **self._environ})
+
+    def restart(self) -> None:
+        self.kill()
+        while self._socket.poll(0):
+            self._socket.recv_multipart()
+        self._worker = self._start()
+
+    def kill(self) -> None:
+        self._worker.kill()
+        self._worker.wait()
+
+    def close(self) -> None:
+        self.kill()
+        self._socket.close()
+
+    def hear(self) -> list[bytes]:
+        """What the worker says next, without its name."""
+        assert self._socket.poll(int(WAIT_S * 1_000)), "the worker says nothing"
+        return self._socket.recv_multipart()[1:]
+
+    def epoch(self) -> bytes:
+        """The epoch that the worker says next."""
+        while (said := self.hear())[:2] != [b"", b"ready"]:
+            pass
+        return said[2]
+
+    def know(self, epoch: bytes) -> None:
+        self._socket.send_multipart([b"w0", b"", b"epoch", b"frontend" + epoch])
+
+    def ask(self, verb: Verb, request: int, *fields: object) -> None:
+        head = wire.pack_head(verb, 0, request)
+        self._socket.send_multipart([b"w0", SESSION, head, TOPIC, wire.pack_body(fields)])
+
+    def answer(self) -> tuple[int, dict[str, int]]:
+        """The number of the next answer, and its body."""
+        while not self._answers:
+            session, *threes = self.hear()
+            if session:
+                self._answers.extend(zip(threes[::3], threes[2::3], strict=True))
+        head, body = self._answers.popleft()
+        return wire.read_head(head).request, wire.read_body(body)
+
+
+@pytest.fixture
+def frontend(tmp_path: Path) -> Iterator[FrontEnd]:
+    frontend = FrontEnd(tmp_path / "data")
+    yield frontend
+    frontend.close()
+
+
+def test_what_was_sent_to_the_worker_before_is_not_done_by_the_new_one(frontend: FrontEnd) -> None:
+    """Whoever asked is told that the worker is new, and asks again: it would be done twice."""
+    frontend.know(frontend.epoch())
+    frontend.ask(Verb.DRAFT, 1, bytes(16))
+    assert frontend.answer() == (1, {"sequence": 1})
+    frontend.restart()
+    epoch = frontend.epoch()
+    frontend.ask(Verb.DRAFT, 2, bytes(16))  # before the front-end has heard of the new one
+    frontend.know(b"another!")
+    frontend.ask(Verb.DRAFT, 3, bytes(16))
+    frontend.know(epoch)
+    frontend.ask(Verb.DRAFT, 4, bytes(16))
+    frontend.ask(Verb.STATS, 5)
+    assert frontend.answer()[0] == 4
+    number, stats = frontend.answer()
+    assert (number, stats["drafting"]) == (5, 2)
