@@ -116,6 +116,8 @@ class HeaderTable:
 
     def number(self, encoded: list[bytes]) -> npt.NDArray[np.int32]:
         """The number of each of these headers, all of which were added."""
+        if encoded.count(encoded[0]) == len(encoded):  # most blocks
+            return np.full(len(encoded), self._numbers[encoded[0]], np.int32)
         return np.fromiter(map(self._numbers.__getitem__, encoded), np.int32, len(encoded))
 
     def header(self, number: int) -> Header:

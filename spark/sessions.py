@@ -46,9 +46,22 @@ def session(master: str | None = None, config: Mapping[str, str] | None = None) 
 
 def register(spark: SparkSession) -> SparkSession:
     """Makes ``format("asterism")`` known to a session, and lets it hand filters down."""
-    spark.dataSource.register(AsterismSource)
+    # Spark looks for the name in the session that is active: another one that has the source would
+    # make it refuse this one.
+    active = SparkSession.getActiveSession()
+    _activate(spark)
+    try:
+        spark.dataSource.register(AsterismSource)
+    finally:
+        if active is not None:
+            _activate(active)
     spark.conf.set(PUSHDOWN, "true")
     return spark
+
+
+def _activate(spark: SparkSession) -> None:
+    """Making a frame is what makes a session the active one; there is no other public way."""
+    spark.createDataFrame([], "nothing INT")
 
 
 def package(folder: str | os.PathLike[str] | None = None) -> Path:

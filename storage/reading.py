@@ -87,12 +87,14 @@ class ReadOnlyStore:
         while not ended:
             keys: list[bytes] = []
             values: list[bytes] = []
+            add_key, add_value = keys.append, values.append
             for _ in range(size):
-                if (key := read_key()) is None:
+                key = read_key()
+                if key is None:
                     ended = True
                     break
-                keys.append(key)
-                values.append(read_value())
+                add_key(key)
+                add_value(read_value())
                 step()
             if keys and keys[-1] >= high:  # sorted as they are, the last tells for all
                 kept = bisect_left(keys, high)

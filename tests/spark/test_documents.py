@@ -41,6 +41,7 @@ def test_the_snippets_run_one_after_another(
         if snippet.document == document:
             # A path that begins nowhere is from where Spark was started.
             text = snippet.text.replace('"snapshots"', repr(str(tmp_path / "snapshots")))
+            text = text.replace('"lake/', f'"{tmp_path}/lake/')
             exec(compile("\n" * snippet.line + text, document, "exec"), known)
 
 

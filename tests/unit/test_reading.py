@@ -55,6 +55,17 @@ def test_rows_are_found_by_key_and_by_range(folder: Path, tmp_path: Path) -> Non
         assert list(store.scan(key_of(9), key_of(9))) == list(store.scan(b"\x02", b"\x01")) == []
 
 
+@pytest.mark.parametrize("size", [1, 7, ROWS, ROWS + 1])
+def test_blocks_have_the_same_rows(folder: Path, size: int) -> None:
+    with ReadOnlyStore(folder) as store:
+        for low, high in ((0, ROWS), (5, 19), (9, 9), (ROWS - 1, ROWS + 5), (ROWS, ROWS + 1)):
+            between = (key_of(low), key_of(high))
+            blocks = list(store.scan_blocks(*between, size))
+            assert all(0 < len(keys) == len(values) <= size for keys, values in blocks)
+            found = [row for keys, values in blocks for row in zip(keys, values, strict=True)]
+            assert found == list(store.scan(*between))
+
+
 def test_bounds_hold_when_nobody_else_keeps_their_bytes(folder: Path) -> None:
     with ReadOnlyStore(folder) as store:
         for number in range(200):
@@ -113,8 +124,11 @@ def test_a_damaged_block_is_told_and_does_not_end_the_rows(folder: Path, part: f
     content[int(len(content) * part)] ^= 1
     table.unlink()
     table.write_bytes(content)
-    with ReadOnlyStore(folder) as store, pytest.raises(StoreError, match="reading failed"):
-        list(store.scan(b"\x01", b"\x02"))
+    with ReadOnlyStore(folder) as store:
+        with pytest.raises(StoreError, match="reading failed"):
+            list(store.scan(b"\x01", b"\x02"))
+        with pytest.raises(StoreError, match="reading failed"):
+            list(store.scan_blocks(b"\x01", b"\x02", 64))
 
 
 def test_a_missing_file_is_told(folder: Path, views: Path) -> None:
