@@ -6,11 +6,17 @@ nobody waits: HYPOTHESIS_PROFILE=night. Either prints the blob that brings a fai
 """
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from asterism import limits
+
+# Whoever starts the tests in the background of a script has them ignore Ctrl-C, and every process
+# that a test starts inherits that: those that are to be interrupted would go on for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A loaded machine is not a failure.
 PATIENT = (HealthCheck.too_slow, HealthCheck.data_too_large)
