@@ -83,6 +83,8 @@ class BarePublisher:
         while self._socket.poll(max(0, int((deadline - time.monotonic()) * 1_000))):
             said = self._socket.recv_multipart()
             for head, answer in zip(said[::3], said[2::3], strict=True):
+                if wire.read_head(head).verb == Verb.RESTARTED:
+                    self._socket.send_multipart(frames)  # as the protocol asks of a client
                 if wire.read_head(head).request == self._request:
                     return wire.read_head(head).verb, wire.read_body(answer)
         raise TimeoutError(f"{verb.name} was not answered within {ANSWER_S:g} s")
