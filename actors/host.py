@@ -31,7 +31,7 @@ from asterism.actors.snapshot_host import Open, Snapshots
 from asterism.config import Config, ConfigError
 from asterism.effects import Accepted, Forward, Refusal, Refuse
 from asterism.errors import PeerError
-from asterism.frames_host import has_more, is_readable, receive_some, send
+from asterism.frames_host import is_readable, receive, rest, send
 from asterism.options import topic_settings_as_user
 from asterism.process_host import (
     Clock,
@@ -55,10 +55,9 @@ from asterism.storage.moving import (
 )
 from asterism.storage.snapshot import MANIFEST
 from asterism.storage.store import Budget, Store, StoreError
-from asterism.wire import Verb
+from asterism.wire import Part, Verb
 
 TURN_COMMANDS_MAX: Final = 128  # of one turn, but for those that came with the last one
-FRAMES_TOGETHER_MAX: Final = 3 * wire.TOGETHER_MAX  # in one message, besides the session
 TURN_BYTES_MAX: Final = 8 << 20  # of their bodies, with the same exception
 HEARTBEAT_MS: Final = 200  # to the front-end
 EPOCH_BYTES: Final = 8
@@ -313,7 +312,7 @@ class Worker:
         self._reopen(hosted)
         for child in children:
             if child.held.topic not in self._children:
-                self._send_frames([b"", b"route", child.held.topic.encode(), b""])
+                self._send_frames((b"", b"route", child.held.topic.encode(), b""))
 
     def _end_children(self, children: list[Child]) -> None:
         for child in children:
@@ -340,7 +339,7 @@ class Worker:
     def _tell_routes(self) -> None:
         for child in self._children.values():
             to = b"d%d" % child.held.number
-            self._send_frames([b"", b"route", child.held.topic.encode(), to])
+            self._send_frames((b"", b"route", child.held.topic.encode(), to))
 
     def _unusable(self, hosted: Hosted, node: bytes, request: int) -> Refuse:
         return Refuse(node, request, "busy", hosted.failure, REOPEN_MS)
@@ -382,18 +381,16 @@ class Worker:
         while commands < TURN_COMMANDS_MAX and taken < TURN_BYTES_MAX:
             if not is_readable(socket):
                 return
-            (session,) = receive_some(socket, 1)
+            session, frame = receive(socket), receive(socket)
             if not session:
-                self._on_control(*receive_some(socket, 2))
+                self._on_control(frame, *rest(socket))
                 commands += 1
                 continue
-            while True:
-                head, topic, body = receive_some(socket, 3)
-                self._take(session, head, topic, body)
-                commands += 1
-                taken += len(body)
-                if not has_more(socket):
-                    break
+            parts = wire.read_parts(frame)
+            for part in parts:
+                self._take(session, part, frame[part.body : part.end])
+            commands += len(parts)
+            taken += len(frame)
 
     def _end_turn(self, hosted: Hosted, shard: HostedShard) -> None:
         """Lets time pass, stores what the turn decided, and sends what came of it."""
@@ -426,12 +423,12 @@ class Worker:
 
     # --- taking -----------------------------------------------------------------------------
 
-    def _take(self, session: bytes, head: bytes, topic: bytes, body: bytes) -> None:
+    def _take(self, session: bytes, part: Part, body: bytes) -> None:
         if not self._is_known and not session.startswith(wire.OF_WORKER):
             # It was sent to the worker before this one. The front-end is about to tell whoever
             # asked that this one is new, and he asks again: to do it now would be to do it twice.
             return
-        verb, _, number, request = wire.read_head(head)
+        verb, _, number, request, topic = part[:5]
         node = session + wire.NUMBER.pack(number)
         if session == self._session and verb >= wire.FIRST_BROKER_VERB:
             self._on_answer(verb, request, body)
@@ -534,7 +531,7 @@ class Worker:
 
     def _beat(self) -> None:
         self._next_beat_ms = self._now_ms + HEARTBEAT_MS
-        self._send_frames([b"", b"ready", self._epoch])
+        self._send_frames((b"", b"ready", self._epoch))
 
     # --- performing -------------------------------------------------------------------------
 
@@ -548,23 +545,26 @@ class Worker:
 
     def _send(self, effects: list[Any]) -> None:
         """Sends effects, what is for one session together."""
-        messages: dict[bytes, list[bytes]] = {}
+        together: dict[bytes, list[bytes]] = {}
         sizes: dict[bytes, int] = {}
-        for node, head, topic, body in wire.write_effects(effects, self._number):
+        for node, part in wire.write_effects(effects, self._number):
             self._totals["sent"] += 1
             session = node[: wire.SESSION_BYTES]
-            frames = messages.get(session)
-            if frames is None:
-                frames, sizes[session] = [session], 0
-                messages[session] = frames
-            frames += (head, topic, body)
-            sizes[session] += len(body)
-            if len(frames) > FRAMES_TOGETHER_MAX or sizes[session] >= wire.TOGETHER_BYTES_MAX:
-                self._send_frames(messages.pop(session))
-        for frames in messages.values():
-            self._send_frames(frames)
+            parts = together.get(session)
+            size = len(part) + sizes.get(session, 0)
+            if parts is None:
+                together[session] = [part]
+            elif len(parts) < wire.TOGETHER_MAX and size <= wire.TOGETHER_BYTES_MAX:
+                parts.append(part)
+            else:
+                self._send_frames((session, b"".join(parts)))
+                together[session] = [part]
+                size = len(part)
+            sizes[session] = size
+        for session, parts in together.items():
+            self._send_frames((session, b"".join(parts)))
 
-    def _send_frames(self, frames: list[bytes]) -> None:
+    def _send_frames(self, frames: tuple[bytes, ...]) -> None:
         """Sends; waits for a front-end that is behind, and not for ever for one that is gone."""
         try:
             send(self._socket, frames)
@@ -581,9 +581,9 @@ class Worker:
         request = self._next_forward
         self._next_forward += 1
         self._forwards[request] = (topic, forward.number)
-        head = wire.pack_head(Verb.PUBLISH, 0, request)
         fields = ((forward.message,), forward.producer, forward.count, forward.settled)
-        self._send_frames([self._session, head, forward.target.encode(), wire.pack_body(fields)])
+        target, body = forward.target.encode(), wire.pack_body(fields)
+        self._send_frames((self._session, wire.pack_part(Verb.PUBLISH, request, target, body)))
 
     def _on_answer(self, verb: int, request: int, body: bytes) -> None:
         """Another topic has answered what was forwarded to it."""
@@ -623,8 +623,9 @@ class Worker:
 
     def _reply(self, node: bytes, request: int, topic: bytes, reply: dict[str, Any]) -> None:
         (number,) = wire.NUMBER.unpack_from(node, wire.SESSION_BYTES)
-        head = wire.pack_head(Verb.REPLY, number, request, self._number)
-        self._send_frames([node[: wire.SESSION_BYTES], head, topic, wire.pack_body(reply)])
+        body = wire.pack_body(reply)
+        part = wire.pack_part(Verb.REPLY, request, topic, body, node=number, worker=self._number)
+        self._send_frames((node[: wire.SESSION_BYTES], part))
 
     def _status(self) -> dict[str, Any]:
         shards = [hosted.shard for hosted in self._hosted.values() if hosted.shard is not None]

@@ -1,14 +1,15 @@
 """Frames <-> commands and effects: the protocol of ``docs/protocol.md``. Pure.
 
-A message on the wire is three frames, between a client and the broker and between its processes,
-or several such threes together (a message costs more than its frames do):
+A message on the wire is one frame, between a client and the broker and between its processes. It
+is made of *parts*, one or several, one behind the other (a frame costs more than a part does):
 
-    head    version:u8 verb:u8 worker:u16 node:u32 request:u64      big-endian, 16 bytes
+    head    version:u8 verb:u8 worker:u16 node:u32 request:u64 topic bytes:u16 body bytes:u32
+            big-endian, 22 bytes
     topic   the topic's name, UTF-8; empty where the verb is about no topic
     body    one MessagePack value
 
-The front-end forwards by head and topic alone. Between it and the workers a frame goes before the
-three: the *session*, 13 bytes, so that an answer finds its way back. A *node* of the core is a
+The front-end forwards by head and topic alone. Between it and the workers a frame goes before that
+one: the *session*, 13 bytes, so that an answer finds its way back. A *node* of the core is a
 session and the number that its client gave it in the head: a gateway carries many.
 
     session   epoch of the front-end:8 routing id:5
@@ -46,14 +47,15 @@ from asterism.options import (
 from asterism.settings import TopicSettings
 
 VERSION: Final = 1
-HEAD: Final = struct.Struct(">BBHIQ")
+HEAD: Final = struct.Struct(">BBHIQHI")
 NUMBER: Final = struct.Struct(">I")
 SESSION_BYTES: Final = 13
 NODE_BYTES: Final = SESSION_BYTES + NUMBER.size
 ANY_WORKER: Final = 0xFFFF  # in a head: of no worker, but of the front-end itself
-# A topic frame that begins with this byte, which no name has, names a process: ``\0w3``, ``\0i``,
+# A topic that begins with this byte, which no name has, names a process: ``\0w3``, ``\0i``,
 # ``\0d32768`` (of a dedicated topic).
 PROCESS: Final = b"\0"
+NIL: Final = b"\xc0"  # the body that says nothing
 
 
 class Verb(IntEnum):
@@ -118,33 +120,61 @@ FIRST_BROKER_VERB: Final = Verb.WELCOME
 
 DELIVERIES_TOGETHER_MAX: Final = 1_000  # of several commands in one message to an endpoint
 
-Frames = list[bytes]
-TOGETHER_MAX: Final = 64  # threes in one message
-TOGETHER_BYTES_MAX: Final = 256 << 10  # of bodies, after which the next begins another message
+TOGETHER_MAX: Final = 64  # parts in one frame
+TOGETHER_BYTES_MAX: Final = 256 << 10  # of a frame, after which the next part begins another
 _Asked = Command | CreateTopic | DeleteTopic
 
 
-class Head(NamedTuple):
-    """The fixed part of a message."""
+class Part(NamedTuple):
+    """One part of a frame: what its head says, and where in the frame it is."""
 
     verb: int
     worker: int
     node: int
     request: int
+    topic: bytes
+    begin: int
+    body: int
+    end: int
 
 
-def pack_head(verb: int, node: int = 0, request: int = 0, worker: int = ANY_WORKER) -> bytes:
-    return HEAD.pack(VERSION, verb, worker, node, request)
+def pack_part(
+    verb: int,
+    request: int = 0,
+    topic: bytes = b"",
+    body: bytes = NIL,
+    *,
+    node: int = 0,
+    worker: int = ANY_WORKER,
+) -> bytes:
+    head = HEAD.pack(VERSION, verb, worker, node, request, len(topic), len(body))
+    return b"".join((head, topic, body))
 
 
-def read_head(frame: bytes) -> Head:
-    """The head; of another size or version it is refused."""
-    if len(frame) != HEAD.size:
-        raise PeerError("bad_request", f"a head has {HEAD.size} bytes, not {len(frame)}")
-    version, verb, worker, node, request = HEAD.unpack(frame)
-    if version != VERSION:
-        raise PeerError("unsupported_version", f"this is version {VERSION}, not {version}")
-    return Head(verb, worker, node, request)
+def read_parts(frame: bytes) -> list[Part]:
+    """The parts of a frame. One that is not made of parts, or of another version, is refused."""
+    parts: list[Part] = []
+    begin, size = 0, len(frame)
+    while begin < size or not parts:
+        try:
+            version, verb, worker, node, request, topic_bytes, body_bytes = _read_head(frame, begin)
+        except struct.error:
+            raise PeerError("bad_request", f"a head has {HEAD.size} bytes") from None
+        if version != VERSION:
+            raise PeerError("unsupported_version", f"this is version {VERSION}, not {version}")
+        topic = begin + HEAD.size
+        body = topic + topic_bytes
+        end = body + body_bytes
+        if end > size:
+            raise PeerError("bad_request", "a frame ends before its last part does")
+        parts.append(Part(verb, worker, node, request, frame[topic:body], begin, body, end))
+        begin = end
+    if len(parts) > TOGETHER_MAX:
+        raise PeerError("bad_request", f"a frame has at most {TOGETHER_MAX} parts")
+    return parts
+
+
+_read_head: Final = HEAD.unpack_from
 
 
 def pack_body(value: object) -> bytes:
@@ -152,10 +182,10 @@ def pack_body(value: object) -> bytes:
     return packed
 
 
-def read_body(frame: bytes) -> Any:
+def read_body(body: bytes) -> Any:
     """The value of a body: arrays are tuples. What is not MessagePack is refused."""
     try:
-        return msgpack.unpackb(frame, use_list=False, strict_map_key=False)
+        return msgpack.unpackb(body, use_list=False, strict_map_key=False)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
         why = str(error) or type(error).__name__
         raise PeerError("bad_request", f"a body is not MessagePack: {why}") from None
@@ -176,12 +206,12 @@ def worker_of_session(session: bytes) -> bytes:
 
 
 def worker_topic(number: int) -> bytes:
-    """The topic frame of what is asked of a worker itself."""
+    """The topic of what is asked of a worker itself."""
     return PROCESS + b"w%d" % number
 
 
 def dedicated_topic(number: int) -> bytes:
-    """The topic frame of what is asked of the process of a dedicated topic."""
+    """The topic of what is asked of the process of a dedicated topic."""
     return PROCESS + b"d%d" % number
 
 
@@ -267,16 +297,14 @@ def read_command(verb: int, node: bytes, request: int, body: bytes) -> _Asked:
 
 
 class Outgoing(NamedTuple):
-    """What leaves a worker: the node that it is for, and the three frames."""
+    """What leaves a worker: the node that it is for, and the part of a frame."""
 
     node: bytes
-    head: bytes
-    topic: bytes
-    body: bytes
+    part: bytes
 
 
 def write_effects(effects: Iterable[tuple[str, Effect]], worker: int) -> Iterator[Outgoing]:
-    """The frames of effects, in order. Receipts for one node that follow one another are one, and
+    """The parts of effects, in order. Receipts for one node that follow one another are one, and
     so are the deliveries of a turn for one endpoint, up to a number, where the first of them was:
     a delivery may come before an answer that it came after, never the other way round."""
     receipts: list[tuple[bytes, int, str, dict[str, str]]] = []
@@ -350,8 +378,10 @@ def _outgoing(
     verb: Verb, topic: str, node: bytes, request: int, worker: int, body: object
 ) -> Outgoing:
     (number,) = NUMBER.unpack_from(node, len(node) - NUMBER.size)
-    head = HEAD.pack(VERSION, verb, worker, number, request)
-    return Outgoing(node, head, topic.encode(), msgpack.packb(body))
+    packed = msgpack.packb(body)
+    return Outgoing(
+        node, pack_part(verb, request, topic.encode(), packed, node=number, worker=worker)
+    )
 
 
 def _plain(body: dict[str, Any]) -> dict[str, Any]:

@@ -35,18 +35,18 @@ class Session:
         self.name = name
         self.last_ms = now_ms
         self.workers: set[bytes] = set()  # those it has sent something to
-        self.outbox: deque[list[bytes]] = deque()
+        self.outbox: deque[bytes] = deque()
         self.outbox_bytes = 0
 
-    def park(self, frames: list[bytes]) -> bool:
+    def park(self, frame: bytes) -> bool:
         """Keeps what the client does not take now; False when there is no room for it."""
-        self.outbox_bytes += sum(map(len, frames))
-        self.outbox.append(frames)
+        self.outbox_bytes += len(frame)
+        self.outbox.append(frame)
         return self.outbox_bytes <= OUTBOX_BYTES_MAX
 
     def unpark(self) -> None:
         """The first of the outbox has gone."""
-        self.outbox_bytes -= sum(map(len, self.outbox.popleft()))
+        self.outbox_bytes -= len(self.outbox.popleft())
 
 
 class Sessions:
@@ -103,12 +103,12 @@ class Sessions:
                 yield session
 
 
-def closed(code: str, detail: str, request: int = 0) -> list[bytes]:
-    """The frames that tell a client that its session is over."""
-    return [wire.pack_head(Verb.CLOSED, request=request), b"", wire.pack_body((code, detail))]
+def closed(code: str, detail: str, request: int = 0) -> bytes:
+    """The part that tells a client that its session is over."""
+    return wire.pack_part(Verb.CLOSED, request, b"", wire.pack_body((code, detail)))
 
 
-def refusal(error: PeerError, node: int, request: int, topic: bytes) -> list[bytes]:
-    """The frames that tell a client that the front-end itself refuses what it asked."""
+def refusal(error: PeerError, node: int, request: int, topic: bytes) -> bytes:
+    """The part that tells a client that the front-end itself refuses what it asked."""
     body = wire.pack_body((error.code, error.detail, error.retry_after_ms))
-    return [wire.pack_head(Verb.REFUSE, node, request), topic, body]
+    return wire.pack_part(Verb.REFUSE, request, topic, body, node=node)

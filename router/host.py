@@ -1,8 +1,8 @@
 """The front-end process: one ROUTER for clients, one for workers, and frames between the two.
 
 It forwards by head and topic and never looks into a body. It holds no message: what it cannot hand
-on it refuses (``busy``) or keeps in a bounded outbox. Between it and a worker go, besides forwarded
-frames (session, head, topic, body), a few of their own with an empty session:
+on it refuses (``busy``) or keeps in a bounded outbox. Between it and a worker go, besides what is
+forwarded (session, frame), a few messages of their own with an empty session:
 
     worker -> front-end   "", "ready", epoch       at its start, and as its heartbeat
     worker -> front-end   "", "route", topic, to   a topic of its has a process of its own, or none
@@ -23,7 +23,7 @@ import zmq
 from asterism import __version__, wire
 from asterism.config import Config
 from asterism.errors import PeerError
-from asterism.frames_host import has_more, is_readable, receive, receive_some, send
+from asterism.frames_host import is_readable, receive, rest, send
 from asterism.process_host import (
     Clock,
     Stopping,
@@ -43,7 +43,7 @@ from asterism.router.frontend import (
     refusal,
 )
 from asterism.router.placement import store_of, worker_of
-from asterism.wire import Verb
+from asterism.wire import Part, Verb
 
 DRAIN_MAX: Final = 256  # messages taken from one socket before the other has its turn
 ROUTES_MAX: Final = 65_536  # topics whose worker is remembered; all are forgotten past it
@@ -73,9 +73,8 @@ class FrontEnd:
         self._routes: dict[bytes, bytes] = {}
         self._dedicated: dict[bytes, bytes] = {}  # topic -> its process; told by the workers
         self._worker_epochs: dict[bytes, bytes] = {}
-        self._worker_outboxes: dict[bytes, deque[list[bytes]]] = {}
+        self._worker_outboxes: dict[bytes, deque[tuple[bytes, ...]]] = {}
         self._blocked: dict[Session, None] = {}
-        self._gathered: list[bytes] = []  # worker, session, and what of its message is for that
         self._started_ms = self._clock.now_ms()
         self._next_look_ms = 0
         self._forwarded = 0
@@ -130,112 +129,126 @@ class FrontEnd:
 
     def _drain_clients(self) -> None:
         for _ in range(DRAIN_MAX):
-            self._on_client(receive(self._clients))
+            routing, frame = receive(self._clients), receive(self._clients)
+            self._on_client(routing, frame, 1 + len(rest(self._clients)))
             if not is_readable(self._clients):
                 return
 
-    def _on_client(self, frames: list[bytes]) -> None:
-        """Takes a message of a client: threes of frames, one or some."""
-        routing, count = frames[0], len(frames) - 1
-        if count % 3 or not 0 < count <= 3 * wire.TOGETHER_MAX:
-            error = PeerError("bad_request", f"a message is threes of frames, not {count}")
-            self._send(self._clients, [routing, *refusal(error, 0, 0, b"")])
-            return
-        for at in range(1, count, 3):
-            self._on_command(routing, frames[at], frames[at + 1], frames[at + 2])
-        if self._gathered:
-            self._forward_gathered()
-
-    def _on_command(self, routing: bytes, head: bytes, topic: bytes, body: bytes) -> None:
-        session = self._sessions.by_routing.get(routing)
+    def _on_client(self, routing: bytes, frame: bytes, count: int) -> None:
+        """Takes a message of a client: one frame, of one part or several."""
         try:
-            verb, _, node, request = wire.read_head(head)
+            if count != 1:
+                raise PeerError("bad_request", f"a message is one frame, not {count}")
+            parts = wire.read_parts(frame)
         except PeerError as error:
-            self._send(self._clients, [routing, *refusal(error, 0, 0, b"")])
+            self._send(self._clients, (routing, refusal(error, 0, 0, b"")))
             return
-        if session is None:
-            if verb == Verb.HELLO:
-                self._hello(routing, node, request, body)
+        held: list[Part] = []  # for one worker, one behind the other
+        held_for = b""
+        for part in parts:
+            worker = self._destination(part)
+            if held and worker != held_for:
+                self._forward(routing, held_for, frame, held)
+                held = []
+            if worker:
+                held.append(part)
+                held_for = worker
             else:
-                unknown = closed("wrong_state", "say hello first", request)
-                self._send(self._clients, [routing, *unknown])
+                self._on_part(routing, frame, part)
+        if held:
+            self._forward(routing, held_for, frame, held)
+
+    def _destination(self, part: Part) -> bytes:
+        """The worker that a part is for; empty where the front-end answers it, or refuses it."""
+        if not Verb.STATUS <= part.verb < wire.FIRST_BROKER_VERB:
+            return b""
+        try:
+            worker = self._routes.get(part.topic) or self._route(part.topic)
+        except PeerError:
+            return b""
+        return worker if worker != b"f" else b""
+
+    def _forward(self, routing: bytes, worker: bytes, frame: bytes, parts: list[Part]) -> None:
+        """Hands on what is for one worker, of one message of a client, as one message."""
+        session = self._sessions.by_routing.get(routing)
+        if session is None:
+            for part in parts:
+                self._say_unknown(routing, part.request)
+            return
+        session.last_ms = self._now_ms
+        session.workers.add(worker)
+        self._forwarded += len(parts)
+        begin, end = parts[0].begin, parts[-1].end
+        whole = frame if end - begin == len(frame) else frame[begin:end]
+        takes = worker in self._worker_epochs and worker not in self._worker_outboxes
+        if takes and self._send(self._workers, (worker, session.id, whole)) is None:
+            return
+        for part in parts:
+            command = (session.id, frame[part.begin : part.end])
+            try:
+                self._to_worker(worker, command, wanted=part.request != 0)
+            except PeerError as error:
+                if part.request:
+                    answer = refusal(error, part.node, part.request, part.topic)
+                    self._to_client(session, answer)
+
+    def _say_unknown(self, routing: bytes, request: int) -> None:
+        unknown = closed("wrong_state", "say hello first", request)
+        self._send(self._clients, (routing, unknown))
+
+    def _on_part(self, routing: bytes, frame: bytes, part: Part) -> None:
+        """Takes what is not for a worker."""
+        body = frame[part.body : part.end]
+        session = self._sessions.by_routing.get(routing)
+        if session is None:
+            if part.verb == Verb.HELLO:
+                self._hello(routing, part, body)
+            else:
+                self._say_unknown(routing, part.request)
             return
         session.last_ms = self._now_ms
         try:
-            if verb >= wire.FIRST_BROKER_VERB:
-                raise PeerError("bad_request", f"the verb {verb} is the broker's")
-            if verb >= Verb.STATUS:
-                self._forward(session, [head, topic, body], node, request)
-            else:
-                self._forward_gathered()  # what was said before comes before it
-                self._of_session(session, verb, node, request, body)
+            self._of_session(session, part, body)
         except PeerError as error:
-            if request:
-                self._to_client(session, refusal(error, node, request, topic))
+            if part.request:
+                self._to_client(session, refusal(error, part.node, part.request, part.topic))
 
-    def _hello(self, routing: bytes, node: int, request: int, body: bytes) -> None:
+    def _hello(self, routing: bytes, part: Part, body: bytes) -> None:
         try:
             welcome = self._sessions.hello(routing, body, self._now_ms)
         except PeerError as error:
-            self._send(self._clients, [routing, *refusal(error, node, request, b"")])
+            self._send(self._clients, (routing, refusal(error, part.node, part.request, b"")))
             return
         session = self._sessions.by_routing[routing]
         log.debug("welcomes a client %s", fields_of(name=session.name))
-        head = wire.pack_head(Verb.WELCOME, node, request)
-        self._to_client(session, [head, b"", wire.pack_body(welcome)])
+        self._answer(session, Verb.WELCOME, part, welcome)
 
-    def _of_session(
-        self, session: Session, verb: int, node: int, request: int, body: bytes
-    ) -> None:
+    def _of_session(self, session: Session, part: Part, body: bytes) -> None:
         """What the front-end itself answers."""
-        if verb == Verb.PING:
-            pong = wire.pack_head(Verb.PONG, node, request)
-            self._to_client(session, [pong, b"", wire.pack_body(None)])
-        elif verb == Verb.GOODBYE:
-            self._to_client(session, closed("busy", "goodbye", request))
-            self._end(session)
-        elif verb == Verb.DETACH:
-            self._tell(session.workers, [b"", b"detach", session.id + wire.NUMBER.pack(node)])
-            reply = wire.pack_head(Verb.REPLY, node, request)
-            self._to_client(session, [reply, b"", wire.pack_body({})])
-        elif verb == Verb.HELLO:
-            self._end(session)
-            self._hello(session.routing, node, request, body)
-        else:
-            raise PeerError("bad_request", f"there is no verb {verb}")
+        match part.verb:
+            case Verb.HELLO:
+                self._end(session)
+                self._hello(session.routing, part, body)
+            case Verb.PING:
+                self._answer(session, Verb.PONG, part, None)
+            case Verb.GOODBYE:
+                self._to_client(session, closed("busy", "goodbye", part.request))
+                self._end(session)
+            case Verb.DETACH:
+                node = session.id + wire.NUMBER.pack(part.node)
+                self._tell(session.workers, (b"", b"detach", node))
+                self._answer(session, Verb.REPLY, part, {})
+            case verb if verb >= wire.FIRST_BROKER_VERB:
+                raise PeerError("bad_request", f"the verb {verb} is the broker's")
+            case verb if verb >= Verb.STATUS:
+                self._of_myself(session, part)
+            case verb:
+                raise PeerError("bad_request", f"there is no verb {verb}")
 
-    def _forward(self, session: Session, frames: list[bytes], node: int, request: int) -> None:
-        head, topic, _ = frames
-        worker = self._routes.get(topic) or self._route(topic)
-        if worker == b"f":
-            self._of_myself(session, head, topic, node, request)
-            return
-        session.workers.add(worker)
-        self._forwarded += 1
-        if self._gathered and self._gathered[0] != worker:
-            self._forward_gathered()
-        if not self._gathered:
-            self._gathered = [worker, session.id]
-        self._gathered += frames
-
-    def _forward_gathered(self) -> None:
-        """Hands on what is for one worker, of one message of a client, as one message."""
-        frames, self._gathered = self._gathered, []
-        if not frames:
-            return
-        worker, session_id = frames[:2]
-        takes = worker in self._worker_epochs and worker not in self._worker_outboxes
-        if takes and self._send(self._workers, frames) is None:
-            return
-        for at in range(2, len(frames), 3):
-            command = frames[at : at + 3]
-            _, _, node, request = wire.read_head(command[0])
-            try:
-                self._to_worker(worker, [session_id, *command], wanted=request != 0)
-            except PeerError as error:
-                session = self._sessions.of(session_id)
-                if request and session is not None:
-                    self._to_client(session, refusal(error, node, request, command[1]))
+    def _answer(self, session: Session, verb: Verb, part: Part, body: object) -> None:
+        packed = wire.pack_body(body)
+        answer = wire.pack_part(verb, part.request, part.topic, packed, node=part.node)
+        self._to_client(session, answer)
 
     def _route(self, topic: bytes) -> bytes:
         """The worker of a topic, or the process that a topic frame names."""
@@ -260,13 +273,11 @@ class FrontEnd:
                 return b"%c%d" % (name[0], number)
         raise PeerError("bad_request", "there is no such process")
 
-    def _of_myself(
-        self, session: Session, head: bytes, topic: bytes, node: int, request: int
-    ) -> None:
-        if wire.read_head(head).verb != Verb.STATUS:
+    def _of_myself(self, session: Session, part: Part) -> None:
+        self._route(part.topic)  # which refuses what is nobody's
+        if part.verb != Verb.STATUS:
             raise PeerError("bad_request", "the front-end answers to STATUS alone")
-        body = wire.pack_body(self._status())
-        self._to_client(session, [wire.pack_head(Verb.REPLY, node, request), topic, body])
+        self._answer(session, Verb.REPLY, part, self._status())
 
     def _status(self) -> dict[str, Any]:
         return {
@@ -283,13 +294,13 @@ class FrontEnd:
 
     # --- to workers -------------------------------------------------------------------------
 
-    def _to_worker(self, worker: bytes, frames: list[bytes], wanted: bool) -> None:
+    def _to_worker(self, worker: bytes, frames: tuple[bytes, ...], wanted: bool) -> None:
         """Hands frames to a worker; what wants an answer is refused where that cannot be."""
         outbox = self._worker_outboxes.get(worker)
         if wanted and worker not in self._worker_epochs:
             raise PeerError("busy", "the topic's worker is away or behind", WORKER_RETRY_MS)
         if outbox is None:
-            sent = self._send(self._workers, [worker, *frames])
+            sent = self._send(self._workers, (worker, *frames))
             if sent is None:
                 return
         if wanted:
@@ -302,11 +313,11 @@ class FrontEnd:
             raise PeerError("busy", "the topic's worker is behind", WORKER_RETRY_MS)
         outbox.append(frames)
 
-    def _tell(self, workers: set[bytes], frames: list[bytes]) -> None:
+    def _tell(self, workers: set[bytes], frames: tuple[bytes, ...]) -> None:
         for worker in workers:
             self._to_worker(worker, frames, wanted=False)
 
-    def _send(self, socket: "zmq.Socket[bytes]", frames: list[bytes]) -> int | None:
+    def _send(self, socket: "zmq.Socket[bytes]", frames: tuple[bytes, ...]) -> int | None:
         """Sends without waiting; the error number where that cannot be."""
         try:
             send(socket, frames)
@@ -320,29 +331,23 @@ class FrontEnd:
 
     def _drain_workers(self) -> None:
         for _ in range(DRAIN_MAX):
-            worker, session_id = receive_some(self._workers, 2)
-            if not session_id:
-                self._on_control(worker, *receive(self._workers))
+            worker, session_id = receive(self._workers), receive(self._workers)
+            frame = receive(self._workers)
+            if session_id:
+                self._return(worker, session_id, frame)
             else:
-                self._return(worker, session_id, self._threes())
+                self._on_control(worker, frame, *rest(self._workers))
             if not is_readable(self._workers):
                 return
 
-    def _threes(self) -> list[bytes]:
-        """The rest of a message of a worker."""
-        frames = receive_some(self._workers, 3)
-        while has_more(self._workers):
-            frames += receive_some(self._workers, 3)
-        return frames
-
-    def _return(self, worker: bytes, session_id: bytes, frames: list[bytes]) -> None:
+    def _return(self, worker: bytes, session_id: bytes, frame: bytes) -> None:
         if session_id.startswith(wire.OF_WORKER):
-            self._between_workers(worker, [session_id, *frames])
+            self._between_workers(worker, session_id, frame)
             return
         session = self._sessions.of(session_id)
         if session is not None:
             self._returned += 1
-            self._to_client(session, frames)
+            self._to_client(session, frame)
 
     def _on_control(self, worker: bytes, what: bytes, value: bytes, to: bytes = b"") -> None:
         if what == b"route":
@@ -356,7 +361,7 @@ class FrontEnd:
         epoch = value
         before = self._worker_epochs.get(worker)
         self._worker_epochs[worker] = epoch
-        self._send(self._workers, [worker, b"", b"epoch", self._sessions.epoch + epoch])
+        self._send(self._workers, (worker, b"", b"epoch", self._sessions.epoch + epoch))
         if before == epoch:
             return
         self._worker_outboxes.pop(worker, None)
@@ -365,40 +370,40 @@ class FrontEnd:
             self._say_restarted(worker)
 
     def _say_restarted(self, worker: bytes) -> None:
-        head = wire.pack_head(Verb.RESTARTED, worker=int(worker[1:]))
+        restarted = wire.pack_part(Verb.RESTARTED, worker=int(worker[1:]))
         for session in list(self._sessions.by_routing.values()):
             if worker in session.workers:
-                self._to_client(session, [head, b"", wire.pack_body(None)])
+                self._to_client(session, restarted)
 
-    def _between_workers(self, worker: bytes, frames: list[bytes]) -> None:
+    def _between_workers(self, worker: bytes, session_id: bytes, frame: bytes) -> None:
         """A worker asks another, as which it has a session of its own; or it answers one."""
-        session_id, head, topic = frames[:3]
-        verb, _, node, request = wire.read_head(head)
-        if verb >= wire.FIRST_BROKER_VERB:
-            self._send(self._workers, [wire.worker_of_session(session_id), *frames])
-            return
-        try:
-            self._to_worker(self._routes.get(topic) or self._route(topic), frames, wanted=True)
-        except PeerError as error:
-            answer = refusal(error, node, request, topic)
-            self._send(self._workers, [worker, session_id, *answer])
+        for part in wire.read_parts(frame):
+            message = (session_id, frame[part.begin : part.end])
+            if part.verb >= wire.FIRST_BROKER_VERB:
+                self._send(self._workers, (wire.worker_of_session(session_id), *message))
+                continue
+            try:
+                to = self._routes.get(part.topic) or self._route(part.topic)
+                self._to_worker(to, message, wanted=True)
+            except PeerError as error:
+                answer = refusal(error, part.node, part.request, part.topic)
+                self._send(self._workers, (worker, session_id, answer))
 
     # --- to clients -------------------------------------------------------------------------
 
-    def _to_client(self, session: Session, frames: list[bytes]) -> None:
-        frames = [session.routing, *frames]
+    def _to_client(self, session: Session, frame: bytes) -> None:
         if session in self._blocked:
-            self._park(session, frames)
+            self._park(session, frame)
             return
-        failed = self._send(self._clients, frames)
+        failed = self._send(self._clients, (session.routing, frame))
         if failed == zmq.EHOSTUNREACH:
             self._end(session)
         elif failed is not None:
             self._blocked[session] = None
-            self._park(session, frames)
+            self._park(session, frame)
 
-    def _park(self, session: Session, frames: list[bytes]) -> None:
-        if not session.park(frames):
+    def _park(self, session: Session, frame: bytes) -> None:
+        if not session.park(frame):
             log.warning("cuts a client that does not read %s", fields_of(name=session.name))
             self._end(session)
 
@@ -406,7 +411,7 @@ class FrontEnd:
         for session in list(self._blocked):
             failed = None
             while session.outbox and failed is None:
-                failed = self._send(self._clients, session.outbox[0])
+                failed = self._send(self._clients, (session.routing, session.outbox[0]))
                 if failed is None:
                     session.unpark()
             if failed == zmq.EHOSTUNREACH:
@@ -416,7 +421,7 @@ class FrontEnd:
         for worker, outbox in list(self._worker_outboxes.items()):
             failed = None
             while outbox and failed is None:
-                failed = self._send(self._workers, [worker, *outbox[0]])
+                failed = self._send(self._workers, (worker, *outbox[0]))
                 if failed is None:
                     outbox.popleft()
             if failed is None or failed == zmq.EHOSTUNREACH:
@@ -425,7 +430,7 @@ class FrontEnd:
     def _end(self, session: Session) -> None:
         self._blocked.pop(session, None)
         if self._sessions.end(session):
-            self._tell(session.workers, [b"", b"ended", session.id])
+            self._tell(session.workers, (b"", b"ended", session.id))
 
 
 def run(config: Config) -> None:

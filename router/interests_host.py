@@ -34,8 +34,9 @@ from asterism.process_host import (
     settle_memory,
     socket_address,
 )
+from asterism.router.frontend import refusal
 from asterism.router.interests import InterestTable
-from asterism.wire import Verb
+from asterism.wire import Part, Verb
 
 DRAIN_MAX: Final = 1_024
 HEARTBEAT_MS: Final = 200
@@ -122,23 +123,21 @@ class InterestRouter:
     def _drain_frontend(self) -> None:
         for _ in range(DRAIN_MAX):
             try:
-                session, *frames = self._frontend.recv_multipart(zmq.NOBLOCK)
+                session, frame, *_ = self._frontend.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             if session:
-                for head, topic in zip(frames[::3], frames[1::3], strict=True):
-                    self._on_client(session, head, topic)
+                for part in wire.read_parts(frame):
+                    self._on_client(session, part)
 
-    def _on_client(self, session: bytes, head: bytes, topic: bytes) -> None:
-        verb, _, node, request = wire.read_head(head)
-        if verb == Verb.STATUS:
-            answer = wire.pack_head(Verb.REPLY, node, request)
+    def _on_client(self, session: bytes, part: Part) -> None:
+        if part.verb == Verb.STATUS:
             body = wire.pack_body(self._status())
+            answer = wire.pack_part(Verb.REPLY, part.request, part.topic, body, node=part.node)
         else:
             error = PeerError("bad_request", "the interest router answers to STATUS alone")
-            answer = wire.pack_head(Verb.REFUSE, node, request)
-            body = wire.pack_body((error.code, error.detail, None))
-        self._send_frontend([session, answer, topic, body])
+            answer = refusal(error, part.node, part.request, part.topic)
+        self._send_frontend([session, answer])
 
     def _status(self) -> dict[str, Any]:
         return {

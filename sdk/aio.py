@@ -439,7 +439,7 @@ class Node(Connection):
         held = inbox._subscription
         wait_ms = milliseconds("wait", wait, 0, limits.TIME_MS_MAX)
         self._check_open()
-        number = self._session.request(Verb.PULL, held.frame, (held.endpoint, max, wait_ms))
+        number = self._session.request(Verb.PULL, held.topic_bytes, (held.endpoint, max, wait_ms))
         longest = None if timeout is None else timeout + wait
         try:
             reply = await self._answer(number, longest, "pull")
@@ -494,7 +494,7 @@ class Node(Connection):
     async def _end_pull(self, inbox: Inbox, number: int) -> None:
         held = inbox._subscription
         try:
-            await self._ask(Verb.CANCEL_WAIT, held.frame, (number,), TIMEOUT)
+            await self._ask(Verb.CANCEL_WAIT, held.topic_bytes, (number,), TIMEOUT)
         except (PeerError, ConnectionError, TimeoutError) as error:
             log.debug("%s: a pull on %s was not cancelled: %s", self.name, held.topic, error)
             return

@@ -222,7 +222,7 @@ class Delivery(Received):
         extension_ms = milliseconds("seconds", seconds, 0, limits.TIME_MS_MAX)
         fields = (self._subscription.endpoint, (self.sequence,), extension_ms)
         node = self._inbox._node
-        reply = await node._ask(Verb.EXTEND, self._subscription.frame, fields, timeout)
+        reply = await node._ask(Verb.EXTEND, self._subscription.topic_bytes, fields, timeout)
         for _, code in reply.get("refused", ()):
             raise PeerError(code, f"message {self.sequence} of {self.topic}")
 
@@ -361,7 +361,7 @@ class Inbox:
         before, held.interests = held.interests, interests
         try:
             await self._node._ask(
-                Verb.SET_INTERESTS, held.frame, (held.endpoint, interests), timeout
+                Verb.SET_INTERESTS, held.topic_bytes, (held.endpoint, interests), timeout
             )
         except PeerError:
             held.interests = before
@@ -449,7 +449,7 @@ class Connection(ABC):
         if self._is_open or self._failure is not None:
             raise ClosedError("this client is open, or has been")
         self._loop = asyncio.get_running_loop()
-        self._link = Link(self._loop, self._on_frames)
+        self._link = Link(self._loop, self._on_frame)
         self._is_open = True
         self._ready = self._loop.create_future()
         try:
@@ -594,8 +594,8 @@ class Connection(ABC):
 
     # --- what happened ----------------------------------------------------------------------
 
-    def _on_frames(self, frames: list[bytes]) -> None:
-        for event in self._session.receive(frames, monotonic_ms()):
+    def _on_frame(self, frame: bytes) -> None:
+        for event in self._session.receive(frame, monotonic_ms()):
             self._on_event(event)
         if self._is_closing:
             self._wake_writers()
@@ -746,5 +746,5 @@ class Connection(ABC):
         """Gives deliveries back at once; nobody waits for the answer."""
         if sequences and not subscription.is_over and self._is_open:
             fields = (subscription.endpoint, sequences, 0)
-            self._session.request(Verb.EXTEND, subscription.frame, fields)
+            self._session.request(Verb.EXTEND, subscription.topic_bytes, fields)
             self._schedule()

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import zmq
 
-from asterism.frames_host import is_readable, receive, receive_some, send
+from asterism.frames_host import is_readable, receive, send
 from asterism.sdk.producing import RETRY_MS_MIN
-from asterism.wire import TOGETHER_BYTES_MAX, TOGETHER_MAX, Frames
+from asterism.wire import TOGETHER_BYTES_MAX, TOGETHER_MAX
 
 DRAIN_MAX: Final = 256  # messages read before others on the loop get their turn
 SEND_FRAMES_MAX: Final = 1_000  # frames in the socket; what is behind them waits here
@@ -27,17 +27,15 @@ RECONNECT_MS_MAX: Final = 250  # between two tries while nobody listens: a resta
 
 
 class Link:
-    """The socket of a node, the one that it has at the moment, and the frames that wait for it."""
+    """The socket of a node, the one that it has at the moment, and the parts that wait for it."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, on_frames: Callable[[list[bytes]], None]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_frame: Callable[[bytes], None]) -> None:
         self._loop = loop
-        self._on_frames = on_frames
+        self._on_frame = on_frame
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: Any = None
-        self.outbox: deque[Frames] = deque()
+        self.outbox: deque[bytes] = deque()
 
     @property
     def is_open(self) -> bool:
@@ -83,28 +81,27 @@ class Link:
             return
         outbox = self.outbox
         while outbox:
-            count, frames = self._together()
+            count, frame = self._together()
             try:
-                send(self._socket, frames)
+                send(self._socket, (frame,))
             except zmq.Again:
                 return
             for _ in range(count):
                 outbox.popleft()
 
-    def _together(self) -> tuple[int, Frames]:
-        """The first of what waits, as many as go in one message."""
+    def _together(self) -> tuple[int, bytes]:
+        """The first of what waits, as many as go in one frame."""
         outbox = self.outbox
         if len(outbox) == 1:
             return 1, outbox[0]
-        frames: Frames = []
-        size = count = 0
-        for held in islice(outbox, TOGETHER_MAX):
-            frames += held
-            count += 1
-            size += len(held[-1])
-            if size >= TOGETHER_BYTES_MAX:
+        size = 0
+        parts: list[bytes] = []
+        for part in islice(outbox, TOGETHER_MAX):
+            size += len(part)
+            if parts and size > TOGETHER_BYTES_MAX:
                 break
-        return count, frames
+            parts.append(part)
+        return len(parts), b"".join(parts)
 
     def read(self) -> bool:
         """Hands on what has arrived; true if there is more than fits in one turn."""
@@ -112,15 +109,8 @@ class Link:
             socket = self._socket  # what is handed on may close it
             if socket is None or not is_readable(socket):
                 return False
-            self._on_frames(self._receive(socket))
+            self._on_frame(receive(socket))
         return True
-
-    def _receive(self, socket: "zmq.Socket[bytes]") -> list[bytes]:
-        """A message: of threes, or whoever this is connected to is not a broker."""
-        try:
-            return receive_some(socket, 2) + receive(socket)
-        except zmq.Again:
-            return []
 
     def close(self) -> None:
         self.outbox.clear()

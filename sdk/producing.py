@@ -19,7 +19,7 @@ import msgpack
 from asterism import limits
 from asterism.errors import PeerError
 from asterism.sdk.tickets import Ticket
-from asterism.wire import Frames, Verb, pack_body, pack_head
+from asterism.wire import Verb, pack_body, pack_part
 
 Incoming = tuple[bytes, bytes, bytes]
 
@@ -172,20 +172,20 @@ class Producer:
 
     # --- out --------------------------------------------------------------------------------
 
-    def flush(self, now_ms: int, number_for: Callable[[Batch], int], out: list[Frames]) -> None:
+    def flush(self, now_ms: int, number_for: Callable[[Batch], int], out: list[bytes]) -> None:
         """Sends what may be sent: frames that are to be sent again first, then what is new."""
         if self.draining or now_ms < self.resume_ms:
             return
         self.resume_ms = 0
         while True:
             while self.sent < len(self.batches):
-                out.append(self._frames(self.batches[self.sent], number_for))
+                out.append(self._part(self.batches[self.sent], number_for))
                 self.sent += 1
             if not self.buffer or len(self.batches) >= FRAMES_MAX:
                 return
             self._form()
 
-    def _frames(self, batch: Batch, number_for: Callable[[Batch], int]) -> Frames:
+    def _part(self, batch: Batch, number_for: Callable[[Batch], int]) -> bytes:
         number = number_for(batch)
         batch.requests.append(number)
         batch.sends += 1
@@ -194,7 +194,7 @@ class Producer:
         tail = pack_body((self.identity.id, batch.first, settled))[1:]  # without the array's head
         # The array of the four fields, of which the first was packed when the batch was formed.
         body = b"".join((b"\x94", batch.packed, tail))
-        return [pack_head(Verb.PUBLISH, 0, number), self.identity.topic, body]
+        return pack_part(Verb.PUBLISH, number, self.identity.topic, body)
 
     def _form(self) -> None:
         """Makes one frame of the front of the buffer."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from asterism import limits
 from asterism.message import Header, Mode, Status, decode_header
-from asterism.wire import Frames, Verb, pack_body, pack_head
+from asterism.wire import Verb, pack_body, pack_part
 
 Item = tuple[int, int, bytes, bytes, bytes]
 """A delivery as it came: sequence, attempt, id, header, payload."""
@@ -51,13 +51,13 @@ class Report:
         self.attempts: list[int] = []
         self.tokens: list[object] = []  # of those who want to know the answer
 
-    def frames(self, number: int) -> Frames:
+    def part(self, number: int) -> bytes:
         subscription = self.subscription
         body: list[object] = [subscription.endpoint, self.status, self.sequences]
         # Whoever is done is done; but a failure, or a first sign, is of one attempt.
         if self.status != PROCESSED:
             body += [self.reason, None, self.attempts]
-        return [pack_head(Verb.REPORT, 0, number), subscription.frame, pack_body(body)]
+        return pack_part(Verb.REPORT, number, subscription.topic_bytes, pack_body(body))
 
 
 class Subscription:
@@ -77,7 +77,7 @@ class Subscription:
         received_timeout_ms: int | None = None,
     ) -> None:
         self.topic = topic
-        self.frame = topic.encode()
+        self.topic_bytes = topic.encode()
         self.endpoint = endpoint
         self.interests = interests
         self.name = name
@@ -127,10 +127,10 @@ class Subscription:
         """Is there enough to give back, or nothing else to come?"""
         return self.returned > 0 and (self.returned * 4 >= self.credit or not self.buffer)
 
-    def grant_frames(self) -> Frames:
+    def grant_part(self) -> bytes:
         credit, self.returned = self.returned, 0
         body = pack_body((self.endpoint, min(credit, limits.CREDIT_MAX)))
-        return [pack_head(Verb.GRANT), self.frame, body]
+        return pack_part(Verb.GRANT, 0, self.topic_bytes, body)
 
     # --- reports ----------------------------------------------------------------------------
 

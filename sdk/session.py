@@ -52,12 +52,12 @@ from asterism.sdk.tickets import UNKNOWN, Outcome, Ticket, error_of
 from asterism.wire import (
     ANY_WORKER,
     VERSION,
-    Frames,
+    Part,
     Verb,
     pack_body,
-    pack_head,
+    pack_part,
     read_body,
-    read_head,
+    read_parts,
 )
 
 WINDOW_MESSAGES: Final = 16_384
@@ -90,8 +90,8 @@ class Asked:
         self.endpoint: int | None = fields[0] if of_endpoint else None  # type: ignore[index]
         self.failures = 0
 
-    def frames(self) -> Frames:
-        return [pack_head(self.verb, 0, self.number), self.topic, self.body]
+    def part(self) -> bytes:
+        return pack_part(self.verb, self.number, self.topic, self.body)
 
 
 class Joining:
@@ -145,7 +145,7 @@ class Session:
         self._next_endpoint = 1
         self._table: dict[int, _Entry] = {}
         self._asked = 0  # how many of the table are requests of the client
-        self._out: list[Frames] = []
+        self._out: list[bytes] = []
         self._producers: dict[str, Producer] = {}
         self._fed: dict[str, Producer] = {}  # those with something to send
         self._identities: dict[bytes, Identity] = {}
@@ -179,7 +179,7 @@ class Session:
         self._hello = self._take_number()
         self._opened_ms = self._heard_ms = self._sent_ms = self._ticked_ms = now_ms
         body = {"versions": [VERSION], "name": self.name, "client": self.client}
-        self._out = [[pack_head(Verb.HELLO, 0, self._hello), b"", pack_body(body)]]
+        self._out = [pack_part(Verb.HELLO, self._hello, b"", pack_body(body))]
 
     def lost(self) -> None:
         """The socket is gone. What was under way is sent again on the next."""
@@ -194,9 +194,7 @@ class Session:
     def leave(self) -> None:
         """Says goodbye; nothing but its answer counts from here on."""
         if self._state == _READY:
-            self._out.append(
-                [pack_head(Verb.GOODBYE, 0, self._take_number()), b"", pack_body(None)]
-            )
+            self._out.append(pack_part(Verb.GOODBYE, self._take_number()))
             self._state = _LEAVING
         else:
             self._state = _OVER
@@ -258,11 +256,11 @@ class Session:
 
     def _ping(self, now_ms: int) -> None:
         self._pinged = True
-        self._out.append([pack_head(Verb.PING, 0, self._take_number()), b"", pack_body(None)])
+        self._out.append(pack_part(Verb.PING, self._take_number()))
 
     # --- what is sent -----------------------------------------------------------------------
 
-    def flush(self, now_ms: int) -> list[Frames]:
+    def flush(self, now_ms: int) -> list[bytes]:
         """Everything that is to be sent now, in order."""
         self.unsent_messages = self.unsent_bytes = 0
         if self._state == _READY:
@@ -298,9 +296,9 @@ class Session:
             elif held.reports:
                 held.resume_ms = 0
                 for report in held.take_reports():
-                    self._out.append(report.frames(self._number_for(report)))
+                    self._out.append(report.part(self._number_for(report)))
             if held.owes_credit:
-                self._out.append(held.grant_frames())
+                self._out.append(held.grant_part())
         self._touched = kept
 
     # --- requests ---------------------------------------------------------------------------
@@ -317,7 +315,7 @@ class Session:
             # What was reported or published before it goes before it.
             self._flush_producers(self._ticked_ms)
             self._flush_subscriptions(self._ticked_ms)
-            self._out.append(asked.frames())
+            self._out.append(asked.part())
         return number
 
     def forget(self, number: int) -> None:
@@ -332,20 +330,19 @@ class Session:
         entry = self._table.get(number)
         match entry:
             case Asked():
-                self._out.append(entry.frames())
+                self._out.append(entry.part())
             case Joining(subscription=held):
                 # What has been reported comes before credit: it need not be delivered again.
                 credit = 0 if held.was_ready else held.credit
                 entry.credit = held.credit_for_return() if held.was_ready else 0
-                head = pack_head(Verb.SUBSCRIBE, 0, number)
-                self._out.append([head, held.frame, held.subscribe_body(credit)])
+                body = held.subscribe_body(credit)
+                self._out.append(pack_part(Verb.SUBSCRIBE, number, held.topic_bytes, body))
             case Asking(identity=identity, numbers=numbers):
                 sequences = [
                     identity.awaited[n][2] if n in identity.awaited else 0 for n in numbers
                 ]
-                head = pack_head(Verb.AWAIT_RECEIPTS, 0, number)
                 body = pack_body((identity.id, numbers, sequences))
-                self._out.append([head, identity.topic, body])
+                self._out.append(pack_part(Verb.AWAIT_RECEIPTS, number, identity.topic, body))
 
     # --- publishing -------------------------------------------------------------------------
 
@@ -449,7 +446,7 @@ class Session:
         was_ready = held.is_ready
         if was_ready:  # first what is still to be said on it
             for report in held.take_reports():
-                self._out.append(report.frames(self._number_for(report)))
+                self._out.append(report.part(self._number_for(report)))
         held.is_over = True
         self._touched.pop(held.endpoint, None)
         for number, entry in list(self._table.items()):
@@ -459,7 +456,7 @@ class Session:
                 was_ready = True  # it may be there by now
         if not was_ready or self._state != _READY:
             return None
-        return self.request(Verb.UNSUBSCRIBE, held.frame, (held.endpoint,))
+        return self.request(Verb.UNSUBSCRIBE, held.topic_bytes, (held.endpoint,))
 
     def touch(self, held: Subscription) -> None:
         """A subscription has reports or credit to send."""
@@ -468,24 +465,20 @@ class Session:
 
     # --- what is received -------------------------------------------------------------------
 
-    def receive(self, frames: list[bytes], now_ms: int) -> list[Event]:
+    def receive(self, frame: bytes, now_ms: int) -> list[Event]:
         """Takes one message of the broker."""
         self._heard_ms = now_ms
         self._pinged = False
         events: list[Event] = []
         try:
-            if len(frames) % 3 or not frames:
-                raise PeerError("bad_request", f"{len(frames)} frames, which are not threes")
-            for at in range(0, len(frames), 3):
-                self._receive(frames[at], frames[at + 1], frames[at + 2], now_ms, events)
+            for part in read_parts(frame):
+                self._receive(part, frame[part.body : part.end], now_ms, events)
         except PeerError as error:
             events.append(Lost(f"the broker sent what is not of the protocol: {error.detail}"))
         return events
 
-    def _receive(
-        self, head: bytes, topic: bytes, body: bytes, now_ms: int, events: list[Event]
-    ) -> None:
-        verb, worker, _, request = read_head(head)
+    def _receive(self, part: Part, body: bytes, now_ms: int, events: list[Event]) -> None:
+        verb, worker, _, request, topic = part[:5]
         if worker != ANY_WORKER and topic:
             if len(self._worker_of) >= WORKERS_KNOWN_MAX:
                 self._worker_of.clear()
@@ -543,10 +536,10 @@ class Session:
         self._finish_drained(events)
         for held in self._subscriptions.values():
             if is_of_it(
-                held.frame
+                held.topic_bytes
             ):  # should it not be gone after all, it is made anew all the same
-                head = pack_head(Verb.UNSUBSCRIBE)
-                self._out.append([head, held.frame, pack_body((held.endpoint,))])
+                body = pack_body((held.endpoint,))
+                self._out.append(pack_part(Verb.UNSUBSCRIBE, 0, held.topic_bytes, body))
         self._send_all_again(is_of_it)
 
     def _forget_answers(self, is_of_it: Callable[[bytes], bool]) -> None:
@@ -567,7 +560,7 @@ class Session:
             if isinstance(entry, Joining)
         }
         for held in self._subscriptions.values():
-            if is_of_it(held.frame):
+            if is_of_it(held.topic_bytes):
                 held.forget_connection()
                 if held.endpoint not in joining:
                     self._number_for(Joining(held, 0))
@@ -576,7 +569,7 @@ class Session:
         """Sends the table again: subscriptions first, then all else as it was asked."""
         joining, others = [], []
         for number, entry in self._table.items():
-            if isinstance(entry, Joining) and is_of_it(entry.subscription.frame):
+            if isinstance(entry, Joining) and is_of_it(entry.subscription.topic_bytes):
                 joining.append(number)
             elif isinstance(entry, Asked) and is_of_it(entry.topic):
                 others.append(number)
@@ -680,10 +673,10 @@ class Session:
         self.touch(held)
         if held.reports:
             for report in held.take_reports():
-                self._out.append(report.frames(self._number_for(report)))
+                self._out.append(report.part(self._number_for(report)))
         if entry.credit:
             fields = (held.endpoint, entry.credit)
-            self._out.append([pack_head(Verb.GRANT), held.frame, pack_body(fields)])
+            self._out.append(pack_part(Verb.GRANT, 0, held.topic_bytes, pack_body(fields)))
             entry.credit = 0
 
     def _on_refuse(
@@ -923,7 +916,7 @@ def _topic_of(entry: Batch | Report | Asking) -> bytes:
         case Batch(producer=producer):
             return producer.identity.topic
         case Report(subscription=held):
-            return held.frame
+            return held.topic_bytes
         case Asking(identity=identity):
             return identity.topic
 
