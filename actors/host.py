@@ -367,7 +367,7 @@ class Worker:
             if hosted.shard is None:
                 if self._now_ms >= hosted.retry_ms:
                     self._reopen(hosted)
-            else:
+            elif hosted.unsynced or hosted.shard.has_turn(self._now_ms):
                 self._end_turn(hosted, hosted.shard)
         while self._moving:
             self._move(self._moving.popitem()[0])

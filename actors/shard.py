@@ -192,6 +192,11 @@ class Shard:
         """When ``tick`` has something to do next."""
         return self._due[0][0] if self._due else None
 
+    def has_turn(self, now_ms: int) -> bool:
+        """Was anything done since the last turn, or is something due?"""
+        is_due = bool(self._due) and self._due[0][0] <= now_ms
+        return is_due or bool(self._touched) or bool(self._effects)
+
     def tick(self, now_ms: int) -> None:
         """Lets every topic do what has become due."""
         while self._due and self._due[0][0] <= now_ms:

@@ -9,7 +9,6 @@ import logging
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
@@ -89,6 +88,7 @@ class Receipt(Ticket):
     async def accepted(self, timeout: float | None = TIMEOUT) -> Self:
         """Waits until the topic has it (durable: on disk); ``PeerError`` if it is refused."""
         if self.missing:
+            self._node._hurry()
             await self._until(lambda: not self.missing, timeout, "accepted")
         error = self.first_error()
         if error is not None:
@@ -116,15 +116,8 @@ class Receipt(Ticket):
             raise RuntimeError("no receipt was asked for: publish(..., receipt=True)")
 
     async def _until(self, reached: Callable[[], bool], timeout: float | None, what: str) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                while not reached():
-                    self._node._check_open()
-                    waiter = self._node._loop.create_future()
-                    self._waiters.append(waiter)
-                    await waiter
-        except TimeoutError:
-            raise TimeoutError(f"not {what} within {timeout:g} s; it may still be") from None
+        if not await self._node._until(self, reached, timeout):
+            raise TimeoutError(f"not {what} within {timeout:g} s; it may still be")
 
     def _wake(self) -> None:
         if self._waiters:
@@ -273,7 +266,7 @@ class Inbox:
     def __init__(self, node: "Connection", subscription: Subscription) -> None:
         self._node = node
         self._subscription = subscription
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: list[asyncio.Future[None]] = []
         self._error: PeerError | None = None
         self._is_closed = False
         self._is_cancelled = False  # a pull that nobody waits for: what it brings goes back
@@ -327,23 +320,12 @@ class Inbox:
 
     async def _wait(self, timeout: float | None) -> None:
         """Waits until something is there, the inbox is closed, or the time is over."""
-        try:
-            async with asyncio.timeout(timeout):
-                while not self._subscription.buffer:
-                    if self._is_closed:
-                        return
-                    if self._error is not None:
-                        raise self._error
-                    self._node._check_open()
-                    waiter = self._node._loop.create_future()
-                    self._waiters.append(waiter)
-                    try:
-                        await waiter
-                    finally:
-                        if waiter in self._waiters:
-                            self._waiters.remove(waiter)
-        except TimeoutError:
-            return
+        await self._node._until(self, self._has_news, timeout)
+
+    def _has_news(self) -> bool:
+        if not self._subscription.buffer and not self._is_closed and self._error is not None:
+            raise self._error
+        return bool(self._subscription.buffer) or self._is_closed
 
     async def processed(self, deliveries: Sequence[Received]) -> None:
         """Reports many deliveries processed, in one frame."""
@@ -392,7 +374,7 @@ class Inbox:
         await self.close()
 
     def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, deque()
+        waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -546,14 +528,23 @@ class Connection(ABC):
         """The socket's descriptor has something to say: there may be something to read or send."""
         if self._link.read():
             self._loop.call_soon(self._on_ready)
-        if self._link.outbox or not self._flushing:
+        if self._link.outbox:
             self._flush()
 
     def _schedule(self) -> None:
         """Flushes at the end of this turn of the loop."""
         if not self._flushing:
             self._flushing = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush_scheduled)
+
+    def _flush_scheduled(self) -> None:
+        if self._flushing:  # else somebody was in a hurry
+            self._flush()
+
+    def _hurry(self) -> None:
+        """Somebody is about to wait: where nothing else is under way, nothing is waited for."""
+        if self._flushing and self._session.has_one_under_way:
+            self._flush()
 
     def _flush(self) -> None:
         self._flushing = False
@@ -599,7 +590,8 @@ class Connection(ABC):
             self._on_event(event)
         if self._is_closing:
             self._wake_writers()
-        self._schedule()
+        if self._session.has_something_to_do:
+            self._schedule()
 
     def _on_event(self, event: happened.Event) -> None:
         match event:
@@ -712,6 +704,7 @@ class Connection(ABC):
         future: asyncio.Future[Any] = self._loop.create_future()
         self._answers[number] = future
         self._schedule()
+        self._hurry()
         try:
             reply: dict[str, Any] = await self._wait(future, timeout, what)
             return reply
@@ -731,6 +724,34 @@ class Connection(ABC):
 
     def _expire(self, future: "asyncio.Future[Any]", timeout: float, what: str) -> None:
         self._settle(future, TimeoutError(f"no answer to {what} within {timeout:g} s"))
+
+    async def _until(
+        self, owner: "Receipt | Inbox", reached: Callable[[], bool], timeout: float | None
+    ) -> bool:
+        """Waits until something holds, looking whenever its owner is woken; False if too late."""
+        waiter: asyncio.Future[None] | None = None
+        is_late = False
+
+        def expire() -> None:
+            nonlocal is_late
+            is_late = True
+            self._settle(waiter, None)
+
+        timer = None if timeout is None else self._loop.call_later(timeout, expire)
+        try:
+            while not reached():
+                if is_late:
+                    return False
+                self._check_open()
+                waiter = self._loop.create_future()
+                owner._waiters.append(waiter)
+                await waiter
+            return True
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if waiter in owner._waiters:
+                owner._waiters.remove(waiter)
 
     def _touch(self, subscription: Subscription) -> None:
         self._session.touch(subscription)

@@ -206,6 +206,16 @@ class Session:
         unsent = any(held.reports and not held.is_over for held in self._subscriptions.values())
         return self.window.messages == 0 and not reports and not unsent
 
+    @property
+    def has_something_to_do(self) -> bool:
+        """Is there something to send, or to send again later?"""
+        return bool(self._out or self._fed or self._touched or self._retries)
+
+    @property
+    def has_one_under_way(self) -> bool:
+        """Is no more than one thing published or asked that has no answer yet?"""
+        return self.window.messages + self._asked <= 1
+
     def _take_number(self) -> int:
         number = self._next_request
         self._next_request += 1

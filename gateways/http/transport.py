@@ -16,7 +16,7 @@ CONNECTION: Final = "asterism.connection"  # where a request's scope has its con
 
 
 class GatheringTransport:
-    """A transport that writes once a turn; in everything else the one beneath."""
+    """A transport that writes once an answer, or once a turn; in all else the one beneath."""
 
     def __init__(self, beneath: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._beneath = beneath
@@ -25,16 +25,17 @@ class GatheringTransport:
 
     def write(self, data: bytes) -> None:
         if not self._pieces:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._pieces.append(data)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Writes what has gathered."""
         pieces, self._pieces = self._pieces, []
         if pieces and not self._beneath.is_closing():
             self._beneath.write(b"".join(pieces))
 
     def close(self) -> None:
-        self._flush()
+        self.flush()
         self._beneath.close()
 
     def __getattr__(self, name: str) -> Any:
@@ -53,6 +54,10 @@ class GatheringProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
+
+    def on_response_complete(self) -> None:
+        self.transport.flush()  # type: ignore[attr-defined]
+        super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
