@@ -47,7 +47,7 @@ class Refused(NamedTuple):
 
 
 class BarePublisher:
-    """Publishes by the protocol alone, one frame at a time, and hands on each answer as it is."""
+    """Publishes by the protocol alone, one part at a time, and hands on each answer as it is."""
 
     def __init__(self, address: str, topic: str) -> None:
         self._topic = topic.encode()
@@ -77,16 +77,16 @@ class BarePublisher:
 
     def _ask(self, verb: Verb, topic: bytes, body: object) -> tuple[int, Any]:
         self._request += 1
-        frames = [wire.pack_head(verb, request=self._request), topic, wire.pack_body(body)]
-        self._socket.send_multipart(frames)
+        asked = wire.pack_part(verb, self._request, topic, wire.pack_body(body))
+        self._socket.send(asked)
         deadline = time.monotonic() + ANSWER_S
         while self._socket.poll(max(0, int((deadline - time.monotonic()) * 1_000))):
-            said = self._socket.recv_multipart()
-            for head, answer in zip(said[::3], said[2::3], strict=True):
-                if wire.read_head(head).verb == Verb.RESTARTED:
-                    self._socket.send_multipart(frames)  # as the protocol asks of a client
-                if wire.read_head(head).request == self._request:
-                    return wire.read_head(head).verb, wire.read_body(answer)
+            said = self._socket.recv()
+            for part in wire.read_parts(said):
+                if part.verb == Verb.RESTARTED:
+                    self._socket.send(asked)  # as the protocol asks of a client
+                if part.request == self._request:
+                    return part.verb, wire.read_body(said[part.body : part.end])
         raise TimeoutError(f"{verb.name} was not answered within {ANSWER_S:g} s")
 
     def publish(self, payloads: list[bytes]) -> Refused | list[int]:

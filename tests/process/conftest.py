@@ -152,7 +152,7 @@ async def refused(code: str) -> AsyncIterator[pytest.ExceptionInfo[asterism.Peer
 
 
 class Answer(NamedTuple):
-    """One message of the broker."""
+    """One part of what the broker says."""
 
     verb: int
     worker: int
@@ -175,7 +175,7 @@ class Raw:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.connect(address)
         self.unasked: list[Answer] = []
-        self._said: deque[bytes] = deque()  # frames of a message that was not taken whole
+        self._said: deque[Answer] = deque()  # parts of a frame that were not taken yet
         self._numbers = itertools.count(1)
         if hello:
             said = self.ask(Verb.HELLO, "", {"versions": [1], "name": "raw"})
@@ -197,18 +197,18 @@ class Raw:
     def send(self, verb: int, topic: str, body: object) -> int:
         """Sends a request; its number."""
         number = next(self._numbers)
-        head = wire.pack_head(verb, 0, number)
-        self.socket.send_multipart([head, topic.encode(), wire.pack_body(body)])
+        self.socket.send(wire.pack_part(verb, number, topic.encode(), wire.pack_body(body)))
         return number
 
     def next(self) -> Answer:
-        """The next message of the broker."""
+        """The next part of what the broker says."""
         if not self._said:
             assert self.socket.poll(int(WAIT_S * 1_000)), "the broker says nothing"
-            self._said.extend(self.socket.recv_multipart())
-        head, topic, body = (self._said.popleft() for _ in range(3))
-        verb, worker, _, request = wire.read_head(head)
-        return Answer(verb, worker, request, topic, wire.read_body(body))
+            (frame,) = self.socket.recv_multipart()
+            for part in wire.read_parts(frame):
+                body = wire.read_body(frame[part.body : part.end])
+                self._said.append(Answer(part.verb, part.worker, part.request, part.topic, body))
+        return self._said.popleft()
 
     def answer(self, number: int) -> Answer:
         """The answer to a request; what comes before it is put aside."""
@@ -247,7 +247,7 @@ class Raw:
         return str(said.body[0])
 
     def until(self, verb: int) -> Answer:
-        """The next message of a verb that came unasked, or comes."""
+        """The next part of a verb that came unasked, or comes."""
         while True:
             for position, said in enumerate(self.unasked):
                 if said.verb == verb:

@@ -31,7 +31,7 @@ class FrontEnd:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(socket_address(load(None, self._environ), "workers"))
         self._command = [sys.executable, "-m", "asterism.actors", "--worker", "0"]
-        self._answers: deque[tuple[bytes, bytes]] = deque()
+        self._answers: deque[tuple[int, dict[str, int]]] = deque()
         self._worker = self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
@@ -66,17 +66,18 @@ class FrontEnd:
         self._socket.send_multipart([b"w0", b"", b"epoch", b"frontend" + epoch])
 
     def ask(self, verb: Verb, request: int, *fields: object) -> None:
-        head = wire.pack_head(verb, 0, request)
-        self._socket.send_multipart([b"w0", SESSION, head, TOPIC, wire.pack_body(fields)])
+        part = wire.pack_part(verb, request, TOPIC, wire.pack_body(fields))
+        self._socket.send_multipart([b"w0", SESSION, part])
 
     def answer(self) -> tuple[int, dict[str, int]]:
         """The number of the next answer, and its body."""
         while not self._answers:
-            session, *threes = self.hear()
+            session, frame, *_ = self.hear()
             if session:
-                self._answers.extend(zip(threes[::3], threes[2::3], strict=True))
-        head, body = self._answers.popleft()
-        return wire.read_head(head).request, wire.read_body(body)
+                for part in wire.read_parts(frame):
+                    body = wire.read_body(frame[part.body : part.end])
+                    self._answers.append((part.request, body))
+        return self._answers.popleft()
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from asterism.sdk.session import Session
 from asterism.sdk.tickets import Ticket
 from asterism.settings import TopicSettings
 from asterism.storage.memory import MemoryRows
-from asterism.wire import Verb, pack_body, pack_head
+from asterism.wire import Verb, pack_body, pack_part
 
 HEADER = Header(Mode.DURABLE, Status.PROCESSED, ("a",), None, 1, receipt=True).encoded
 SENT_HEADER = Header(Mode.ONLINE, Status.SENT, ("a",)).encoded
@@ -53,22 +53,21 @@ values = st.recursive(
     max_leaves=16,
 )
 bodies = values.map(msgpack.packb) | st.binary(max_size=20)
-heads = (
-    st.builds(
-        pack_head,
-        st.sampled_from([verb for verb in Verb if verb >= wire.FIRST_BROKER_VERB]),
-        st.just(0),
-        st.integers(0, 12),
-        st.integers(0, 2) | st.just(wire.ANY_WORKER),
-    )
-    | st.binary(min_size=16, max_size=16)
-    | st.binary(max_size=18)
-)
 topics = st.sampled_from([b"", b"t", b"u", b"\0w1", b"\xff"])
-messages = (
-    st.tuples(heads, topics, bodies).map(list)
-    | st.tuples(heads, topics, bodies).map(list)
-    | st.lists(st.binary(max_size=20), max_size=4)
+parts = st.builds(
+    pack_part,
+    st.sampled_from([verb for verb in Verb if verb >= wire.FIRST_BROKER_VERB]),
+    st.integers(0, 12),
+    topics,
+    bodies,
+    worker=st.integers(0, 2) | st.just(wire.ANY_WORKER),
+)
+frames = (
+    parts
+    | st.lists(parts, max_size=3).map(b"".join)
+    | st.tuples(parts, st.binary(max_size=30)).map(b"".join)
+    | st.tuples(parts, st.integers(0, 30)).map(lambda cut: cut[0][: cut[1]])
+    | st.binary(max_size=30)
 )
 
 
@@ -82,9 +81,9 @@ def busy_session() -> Session:
     session = Session("fuzz", chance())
     session.open(0)
     (hello,) = session.flush(0)
-    request = wire.read_head(hello[0]).request
+    (part,) = wire.read_parts(hello)
     welcome = {"version": 1, "heartbeat_ms": 1_000, "workers": 2}
-    session.receive([pack_head(Verb.WELCOME, 0, request), b"", pack_body(welcome)], 0)
+    session.receive(pack_part(Verb.WELCOME, part.request, b"", pack_body(welcome)), 0)
     held = session.subscribe("t", ("**",), credit=4, name="me")
     session.subscribe("u", ("**",), credit=4)
     for topic in TOPICS:
@@ -100,15 +99,16 @@ def busy_session() -> Session:
 
 
 @settings(max_examples=500)
-@given(st.lists(messages, max_size=8))
-@example([[pack_head(Verb.RESTARTED, 0, 0, 0), b"", b"\xc0"]])
-@example([[pack_head(Verb.DELIVER), b"t", pack_body([1, "me", [[1, 1, b"i", HEADER, b"x"]]])]])
-def test_whatever_a_broker_sends_a_session_goes_on(arrived: list[list[bytes]]) -> None:
+@given(st.lists(frames, max_size=8))
+@example([pack_part(Verb.RESTARTED, worker=0)])
+@example([pack_part(Verb.DELIVER, 0, b"t", pack_body([1, "me", [[1, 1, b"i", HEADER, b"x"]]]))])
+@example([pack_part(Verb.RESTARTED, worker=0) + pack_part(Verb.PONG)[:-1], b""])
+def test_whatever_a_broker_sends_a_session_goes_on(arrived: list[bytes]) -> None:
     session = busy_session()
     now_ms = 0
-    for frames in arrived:
+    for frame in arrived:
         now_ms += 400
-        events = session.receive(frames, now_ms) + session.tick(now_ms)
+        events = session.receive(frame, now_ms) + session.tick(now_ms)
         if any(isinstance(event, happened.Lost) for event in events):
             session.lost()
             session.open(now_ms)
@@ -133,8 +133,8 @@ class World:
         self.session = Session("world", chance())
         self.connections = itertools.count(1)
         self.node = b""
-        self.to_broker: deque[list[bytes]] = deque()
-        self.to_client: deque[list[bytes]] = deque()
+        self.to_broker: deque[bytes] = deque()
+        self.to_client: deque[bytes] = deque()
         self.refuse_next = 0
         self.published: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
         self.tickets: list[Ticket] = []
@@ -164,7 +164,7 @@ class World:
         self.to_broker.clear()
         self.shard = Shard(self.rows, TopicSettings())
         if self.session.is_ready:
-            self.to_client.append([pack_head(Verb.RESTARTED, 0, 0, 0), b"", pack_body(None)])
+            self.to_client.append(pack_part(Verb.RESTARTED, worker=0))
         else:
             self.lose()
 
@@ -173,21 +173,20 @@ class World:
     def broker_step(self) -> None:
         if not self.to_broker:
             return
-        head, topic, body = self.to_broker.popleft()
-        verb, _, _, request = wire.read_head(head)
+        frame = self.to_broker.popleft()
+        (part,) = wire.read_parts(frame)
+        verb, _, _, request, topic = part[:5]
         if verb == Verb.HELLO:
             welcome = {"version": 1, "heartbeat_ms": 10**9, "workers": 1}
-            self.to_client.append(
-                [pack_head(Verb.WELCOME, 0, request), b"", pack_body(welcome)],
-            )
+            self.to_client.append(pack_part(Verb.WELCOME, request, b"", pack_body(welcome)))
             return
         if self.refuse_next and request:
             self.refuse_next -= 1
             refusal = pack_body(["busy", "the worker is away", 20])
-            self.to_client.append([pack_head(Verb.REFUSE, 0, request), topic, refusal])
+            self.to_client.append(pack_part(Verb.REFUSE, request, topic, refusal))
             return
         try:
-            command = wire.read_command(verb, self.node, request, body)
+            command = wire.read_command(verb, self.node, request, frame[part.body :])
         except PeerError as error:
             raise AssertionError(f"the session sent what is wrong: {error}") from error
         self.shard.handle(topic.decode(), command, self.now_ms)
@@ -197,7 +196,7 @@ class World:
         effects = self.shard.end_turn()
         for out in wire.write_effects(effects, 0):
             if out.node == self.node:
-                self.to_client.append([out.head, out.topic, out.body])
+                self.to_client.append(out.part)
 
     # --- the client
 

@@ -54,10 +54,10 @@ near = (
     | st.lists(st.tuples(st.just(ID), st.just(HEADER), st.binary(max_size=4)), max_size=3)
     | st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=3)
 )
-parts = st.sampled_from(["size", "policy", "min", "max", "drop_old", "reject_new"]) | keys
+inner_keys = st.sampled_from(["size", "policy", "min", "max", "drop_old", "reject_new"]) | keys
 changes = st.dictionaries(
     st.sampled_from(TOPIC_NAMES) | keys,
-    near | st.floats() | st.dictionaries(parts, near | parts, max_size=3),
+    near | st.floats() | st.dictionaries(inner_keys, near | inner_keys, max_size=3),
     max_size=4,
 )
 bodies = st.lists(near, max_size=9) | st.tuples(changes) | st.tuples(changes, near) | anything
@@ -77,16 +77,65 @@ def only_refusals(act: Callable[..., Any], *arguments: object) -> Any:
         return None
 
 
-# --- the three frames ---------------------------------------------------------------------------
+# --- frames, parts, bodies ----------------------------------------------------------------------
+
+
+def read_parts(frame: bytes) -> None:
+    """The parts of a frame lie one behind the other in it, and are what packs to the same bytes."""
+    parts = only_refusals(wire.read_parts, frame)
+    if parts is None:
+        return
+    assert 1 <= len(parts) <= wire.TOGETHER_MAX
+    again = [
+        wire.pack_part(
+            *(part.verb, part.request, part.topic, frame[part.body : part.end]),
+            node=part.node,
+            worker=part.worker,
+        )
+        for part in parts
+    ]
+    assert again == [frame[part.begin : part.end] for part in parts]
+    assert b"".join(again) == frame
+
+
+# Heads that say what is near, so that now and then it is what follows.
+heads = st.builds(
+    wire.HEAD.pack,
+    st.sampled_from([wire.VERSION] * 20 + [0, 2, 255]),
+    st.integers(0, 255),
+    st.integers(0, 2**16 - 1),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 3) | st.integers(0, 2**16 - 1),
+    st.integers(0, 3) | st.integers(0, 2**32 - 1),
+)
+noise = st.binary(max_size=40)
+packed_parts = st.builds(
+    wire.pack_part, st.integers(0, 255), st.integers(0, 2**64 - 1), noise, noise
+)
 
 
 @quiet
-@given(st.binary(max_size=40) | st.binary(min_size=16, max_size=16))
-@example(b"\x01" + bytes(15))
-def test_a_head_is_read_or_refused(frame: bytes) -> None:
-    head = only_refusals(wire.read_head, frame)
-    if head is not None:
-        assert wire.pack_head(head.verb, head.node, head.request, head.worker) == frame
+@given(st.lists(heads | st.binary(max_size=6), max_size=12).map(b"".join) | noise)
+@example(b"")
+@example(b"\x01" + bytes(21))
+@example(b"\x01" + bytes(20))
+@example((b"\x01" + bytes(21)) * 64)
+@example((b"\x01" + bytes(21)) * 65)
+@example(b"\x01" + bytes(15) + b"\xff" * 6)
+def test_bytes_are_parts_or_refused(frame: bytes) -> None:
+    read_parts(frame)
+
+
+@quiet
+@given(st.lists(packed_parts, min_size=1, max_size=5).map(b"".join), st.data())
+def test_a_frame_that_was_damaged_on_the_way_is_read_or_refused(frame: bytes, data: Any) -> None:
+    damaged = bytearray(frame)
+    place = data.draw(st.integers(0, len(frame) - 1))
+    damaged[place] = data.draw(st.integers(0, 255))
+    read_parts(bytes(damaged))
+    read_parts(frame[:place])
+    read_parts(frame + frame[:place])
 
 
 @quiet
@@ -96,18 +145,18 @@ def test_a_head_is_read_or_refused(frame: bytes) -> None:
 @example(b"\x91" * 2_000)
 @example(b"\xdd\xff\xff\xff\xff")
 @example(b"\x81\x81\x01\x01\x01")
-def test_bytes_are_a_body_or_refused(frame: bytes) -> None:
-    only_refusals(wire.read_body, frame)
+def test_bytes_are_a_body_or_refused(body: bytes) -> None:
+    only_refusals(wire.read_body, body)
 
 
 @quiet
 @given(anything, st.data())
 def test_a_body_that_was_damaged_on_the_way_is_read_or_refused(value: Any, data: Any) -> None:
-    frame = bytearray(wire.pack_body(value))
-    place = data.draw(st.integers(0, len(frame) - 1))
-    frame[place] = data.draw(st.integers(0, 255))
-    only_refusals(wire.read_body, bytes(frame))
-    only_refusals(wire.read_body, bytes(frame[:place]))
+    body = bytearray(wire.pack_body(value))
+    place = data.draw(st.integers(0, len(body) - 1))
+    body[place] = data.draw(st.integers(0, 255))
+    only_refusals(wire.read_body, bytes(body))
+    only_refusals(wire.read_body, bytes(body[:place]))
 
 
 # --- commands -----------------------------------------------------------------------------------

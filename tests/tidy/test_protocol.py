@@ -1,11 +1,15 @@
 """``docs/protocol.md`` is true: its bytes decode to what it says, its tables are those of the code.
 
-An example is a block of language ``hex``: a frame a line, then what a body or header decodes to:
+An example is a block of language ``hex``. It is one frame, a piece of a part a line, and behind a
+body stands what it decodes to:
 
-    01 02 ff ff …   # head: PING worker 65535 node 0 request 7
-    --              # topic: ""                 (a frame of no bytes)
+    01 02 ff ff …   # head: PING worker 65535 node 0 request 7 topic 0 body 1
+    --              # topic: ""                 (no bytes)
     c0              # body
     # = null                                    (JSON, with bytes as h'6f6b')
+
+Or it is headers of messages, each a line ``# header`` with what it decodes to; or a frame that is
+refused as a whole, with its code: ``# refused: bad_request``.
 """
 
 import ast
@@ -26,6 +30,7 @@ from asterism.effects import Delivered, EndpointGone, Refuse, Resolved
 from asterism.errors import ERRORS, PeerError
 from asterism.message import Header, Mode, Status, decode_header
 from asterism.options import TOPIC_NAMES, topic_overrides, topic_settings_as_user
+from asterism.router.frontend import refusal
 from asterism.settings import TopicSettings
 from asterism.storage.memory import MemoryRows
 from asterism.wire import COMMANDS, Verb
@@ -76,7 +81,7 @@ def section(title: str) -> str:
 # --- examples -----------------------------------------------------------------------------------
 
 
-class Frame(NamedTuple):
+class Piece(NamedTuple):
     """One line of an example: bytes, what the comment calls them, what it says of them."""
 
     octets: bytes
@@ -84,24 +89,26 @@ class Frame(NamedTuple):
     stated: str
 
 
-FRAME = re.compile(r"(--|[0-9a-f]{2}(?: [0-9a-f]{2})*)  # (head|topic|body|header)(?:: (.*))?")
+PIECE = re.compile(
+    r"(--|[0-9a-f]{2}(?: [0-9a-f]{2})*)  # (head|topic|body|header|refused)(?:: (.*))?"
+)
 
 
-def examples() -> Iterator[list[Frame]]:
-    """The blocks, each a list of frames; what a body decodes to is in its ``stated``."""
-    for block in re.findall(r"^```hex\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL):
-        frames: list[Frame] = []
+def examples(text: str) -> Iterator[list[Piece]]:
+    """The blocks, each a list of pieces; what a body decodes to is in its ``stated``."""
+    for block in re.findall(r"^```hex\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        pieces: list[Piece] = []
         for line in filter(None, block.splitlines()):
             if line.startswith("# = "):
-                assert frames[-1].kind in ("body", "header") and not frames[-1].stated
-                frames[-1] = frames[-1]._replace(stated=line.removeprefix("# = "))
+                assert pieces[-1].kind in ("body", "header") and not pieces[-1].stated
+                pieces[-1] = pieces[-1]._replace(stated=line.removeprefix("# = "))
                 continue
-            parts = FRAME.fullmatch(line)
-            assert parts, f"{line!r} is no frame with a comment of what it is"
-            octets = b"" if parts[1] == "--" else bytes.fromhex(parts[1])
-            frames.append(Frame(octets, parts[2], parts[3] or ""))
-        assert all(frame.stated for frame in frames), "an example says what its frames are"
-        yield frames
+            found = PIECE.fullmatch(line)
+            assert found, f"{line!r} is no piece with a comment of what it is"
+            octets = b"" if found[1] == "--" else bytes.fromhex(found[1])
+            pieces.append(Piece(octets, found[2], found[3] or ""))
+        assert all(piece.stated for piece in pieces), "an example says what its pieces are"
+        yield pieces
 
 
 def value_of(stated: str) -> Any:
@@ -115,71 +122,100 @@ def value_of(stated: str) -> Any:
 
 
 class Told(NamedTuple):
-    """A message of the worked example."""
+    """A part of an example: as it is read, all its bytes, those of its body, what these say."""
 
-    head: wire.Head
-    frames: tuple[bytes, bytes, bytes]
+    part: wire.Part
+    octets: bytes
+    packed: bytes
     body: Any
 
 
-EXAMPLES = list(examples())
-FRAMES = [frame for example in EXAMPLES for frame in example]
-
-
-def told() -> list[Told]:
-    frames = [frame for frame in FRAMES if frame.kind != "header"]
-    assert [frame.kind for frame in frames] == ["head", "topic", "body"] * (len(frames) // 3)
+def told(text: str) -> list[Told]:
+    """The parts of all frames that are shown in a text; their bytes are read as one frame each."""
     whole = []
-    for index in range(0, len(frames), 3):
-        head, topic, body = frames[index : index + 3]
-        octets = (head.octets, topic.octets, body.octets)
-        whole.append(Told(wire.read_head(head.octets), octets, value_of(body.stated)))
+    for pieces in examples(text):
+        if pieces[0].kind in ("header", "refused"):
+            continue
+        assert [piece.kind for piece in pieces] == ["head", "topic", "body"] * (len(pieces) // 3)
+        frame = b"".join(piece.octets for piece in pieces)
+        bodies = [piece for piece in pieces if piece.kind == "body"]
+        for part, body in zip(wire.read_parts(frame), bodies, strict=True):
+            octets = frame[part.begin : part.end]
+            whole.append(Told(part, octets, body.octets, value_of(body.stated)))
     return whole
 
 
-TOLD = told()
+PIECES = [piece for example in examples(TEXT) for piece in example]
+TOLD = told(section("16. A whole session in bytes"))
 
 
 @pytest.mark.parametrize(
-    "frame", FRAMES, ids=lambda frame: f"{frame.kind}-{frame.octets[:20].hex()}"
+    "piece", PIECES, ids=lambda piece: f"{piece.kind}-{piece.octets[:20].hex()}"
 )
-def test_an_example_decodes_to_what_stands_beside_it(frame: Frame) -> None:
-    match frame.kind:
+def test_an_example_decodes_to_what_stands_beside_it(piece: Piece) -> None:
+    match piece.kind:
         case "head":
-            head = wire.read_head(frame.octets)
-            name = Verb(head.verb).name
-            stated = f"{name} worker {head.worker} node {head.node} request {head.request}"
-            assert frame.stated == stated
-            assert frame.octets == wire.pack_head(head.verb, head.node, head.request, head.worker)
+            version, verb, worker, node, request, topic, body = wire.HEAD.unpack(piece.octets)
+            assert version == wire.VERSION
+            said = f"{Verb(verb).name} worker {worker} node {node} request {request}"
+            assert piece.stated == f"{said} topic {topic} body {body}"
         case "topic":
-            assert frame.octets.decode() == json.loads(frame.stated)
+            assert piece.octets.decode() == json.loads(piece.stated)
+        case "refused":
+            with pytest.raises(PeerError) as caught:
+                wire.read_parts(piece.octets)
+            assert caught.value.code == piece.stated
         case _:
-            assert msgpack.unpackb(frame.octets) == value_of(frame.stated)
-            assert frame.octets == wire.pack_body(value_of(frame.stated))
+            assert msgpack.unpackb(piece.octets) == value_of(piece.stated)
+            assert piece.octets == wire.pack_body(value_of(piece.stated))
+
+
+def test_the_parts_of_an_example_are_what_the_code_packs() -> None:
+    shown = told(TEXT)
+    assert len(shown) == len([piece for piece in PIECES if piece.kind == "head"])
+    for part, octets, packed, _ in shown:
+        verb, worker, node, request, topic = part[:5]
+        assert octets == wire.pack_part(verb, request, topic, packed, node=node, worker=worker)
+        assert octets.endswith(topic + packed)
+
+
+def test_a_frame_of_several_parts_is_shown() -> None:
+    both = told(section("Parts together"))
+    assert [Verb(part.verb).name for part, _, _, _ in both] == ["STATS", "PING"]
+    assert both[1].part.begin == both[0].part.end
+
+
+def test_a_frame_that_is_refused_is_shown_with_its_answer_to_the_byte() -> None:
+    text = section("A message that is refused as a whole")
+    (wrong,) = [piece for pieces in examples(text) for piece in pieces if piece.kind == "refused"]
+    with pytest.raises(PeerError) as caught:
+        wire.read_parts(wrong.octets)
+    (answer,) = told(text)
+    assert answer.octets == refusal(caught.value, 0, 0, b"")
 
 
 def test_a_header_of_the_examples_is_one() -> None:
-    headers = [frame for frame in FRAMES if frame.kind == "header"]
+    headers = [piece for piece in PIECES if piece.kind == "header"]
     assert len(headers) == 3
-    for frame in headers:
-        header = decode_header(frame.octets)
-        stated = value_of(frame.stated)
+    for piece in headers:
+        header = decode_header(piece.octets)
+        stated = value_of(piece.stated)
         fields = [list(value) if type(value) is tuple else value for value in header]
         assert fields[: len(stated)] == stated
         again = Header(header.mode, header.expect, header.subjects, *header[3:10])
-        assert again.encoded == frame.octets, "the shortest encoding is the one that is shown"
+        assert again.encoded == piece.octets, "the shortest encoding is the one that is shown"
 
 
 def test_the_headers_within_the_example_are_headers() -> None:
-    (published,) = [whole.body[0] for whole in TOLD if whole.head.verb == Verb.PUBLISH]
-    (delivered,) = [whole.body[2] for whole in TOLD if whole.head.verb == Verb.DELIVER]
+    (published,) = [whole.body[0] for whole in TOLD if whole.part.verb == Verb.PUBLISH]
+    (delivered,) = [whole.body[2] for whole in TOLD if whole.part.verb == Verb.DELIVER]
     assert [entry[2:] for entry in delivered] == published
     for _, header, _ in published:
         assert decode_header(header).subjects == ("order/17/paid",)
 
 
 def test_the_example_is_a_whole_session() -> None:
-    assert [Verb(whole.head.verb).name for whole in TOLD] == [
+    assert [Verb(whole.part.verb).name for whole in TOLD] == [
         *("HELLO", "WELCOME", "CREATE_TOPIC", "REPLY", "SUBSCRIBE", "REPLY"),
         *("PUBLISH", "DELIVER", "ACCEPTED", "REPORT", "RESOLVED", "REPLY"),
         *("UNSUBSCRIBE", "REFUSE", "PING", "PONG", "GOODBYE", "CLOSED"),
@@ -187,33 +223,33 @@ def test_the_example_is_a_whole_session() -> None:
 
 
 def test_the_example_is_what_the_core_says_to_the_byte() -> None:
-    (welcome,) = [whole.body for whole in TOLD if whole.head.verb == Verb.WELCOME]
+    (welcome,) = [whole.body for whole in TOLD if whole.part.verb == Verb.WELCOME]
     shard = Shard(MemoryRows(), TopicSettings())
-    expected: list[tuple[bytes, ...]] = []
+    expected: list[bytes] = []
     for whole in TOLD:
-        verb, worker, number, request = whole.head
+        verb, worker, number, request, topic = whole.part[:5]
         if verb >= Verb.ACCEPTED:
-            assert whole.frames == expected.pop(0)
+            assert whole.octets == expected.pop(0)
         elif Verb.PUBLISH <= verb < Verb.WELCOME:
             assert not expected, "everything that a command caused stands before the next command"
             assert worker == wire.ANY_WORKER
             node = welcome["session"] + wire.NUMBER.pack(number)
-            command = wire.read_command(verb, node, request, whole.frames[2])
-            shard.handle(whole.frames[1].decode(), command, NOW_MS)
-            expected = [sent[1:] for sent in wire.write_effects(shard.end_turn(), 1)]
+            command = wire.read_command(verb, node, request, whole.packed)
+            shard.handle(topic.decode(), command, NOW_MS)
+            expected = [sent.part for sent in wire.write_effects(shard.end_turn(), 1)]
     assert not expected
 
 
 def test_answers_of_the_example_have_the_number_of_their_request() -> None:
     unasked = (Verb.DELIVER, Verb.RESOLVED)
-    numbers = [whole.head.request for whole in TOLD if whole.head.verb not in unasked]
+    numbers = [whole.part.request for whole in TOLD if whole.part.verb not in unasked]
     assert all(after - before in (0, 1) for before, after in pairwise(numbers))
-    assert all(whole.head.request == 0 for whole in TOLD if whole.head.verb in unasked)
+    assert all(whole.part.request == 0 for whole in TOLD if whole.part.verb in unasked)
 
 
 def test_the_welcome_of_the_example_has_the_keys_of_its_table() -> None:
-    (welcome,) = [whole.body for whole in TOLD if whole.head.verb == Verb.WELCOME]
-    (hello,) = [whole.body for whole in TOLD if whole.head.verb == Verb.HELLO]
+    (welcome,) = [whole.body for whole in TOLD if whole.part.verb == Verb.WELCOME]
+    (hello,) = [whole.body for whole in TOLD if whole.part.verb == Verb.HELLO]
     of_hello, of_welcome = tables(section("HELLO"))
     assert [json.loads(named(cells[0])) for cells in of_hello[1:]] == list(hello)
     assert [json.loads(named(cells[0])) for cells in of_welcome[1:]] == list(welcome)
@@ -502,9 +538,10 @@ def answer_to(verb: Verb) -> Any:
     command = wire.read_command(verb, NODE, 99, wire.pack_body(fields))
     shard.handle(topic, command, NOW_MS)
     shard.tick(NOW_MS)
-    sent = [(wire.read_head(o.head), o.body) for o in wire.write_effects(shard.end_turn(), 1)]
-    bodies = [msgpack.unpackb(body) for head, body in sent if head.request == 99]
-    assert [head.verb for head, _ in sent if head.request == 99] in ([Verb.REPLY], []), bodies
+    frame = b"".join(sent.part for sent in wire.write_effects(shard.end_turn(), 1))
+    answers = [part for part in wire.read_parts(frame) if part.request == 99] if frame else []
+    bodies = [msgpack.unpackb(frame[part.body : part.end]) for part in answers]
+    assert [part.verb for part in answers] in ([Verb.REPLY], []), bodies
     return bodies[0] if bodies else None
 
 
@@ -688,6 +725,12 @@ def test_every_limit_on_what_a_peer_may_send_is_stated() -> None:
 def test_limits_in_sentences_are_the_limits() -> None:
     """Numbers that stand in prose, each with the words around it."""
     for words in (
+        f"one or more **parts**, at most {wire.TOGETHER_MAX}, one right behind the other",
+        f"A part is a head of {wire.HEAD.size} bytes, a topic and a body",
+        f"| the frame has more than {wire.TOGETHER_MAX} parts | `bad_request` |",
+        f"fewer than {wire.HEAD.size} bytes are left for its head",
+        f"at most {wire.TOGETHER_MAX}, and no more than some {wire.TOGETHER_BYTES_MAX >> 10} KiB",
+        f"a frame has 1 to {wire.TOGETHER_MAX} parts (`bad_request`)",
         f"At most {limits.ANSWERS_MAX} unsettled answers",
         f"has 1 to {limits.SEGMENTS_MAX} segments and 1 to {limits.SUBJECT_BYTES_MAX} bytes",
         f"a key or value has 0 to {limits.ATTRIBUTE_BYTES_MAX} bytes",

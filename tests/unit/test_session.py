@@ -1,4 +1,4 @@
-"""The client's side of the protocol: frames in, events out, frames to send, and nothing else."""
+"""The client's side of the protocol: frames in, events out, parts to send, and nothing else."""
 
 import ast
 import gc
@@ -16,7 +16,7 @@ from asterism.sdk.composing import Composer, Ids, make_header
 from asterism.sdk.receiving import FAILED, PROCESSED, RECEIVED, Subscription
 from asterism.sdk.session import Session
 from asterism.sdk.tickets import Outcome, Ticket
-from asterism.wire import Verb, pack_body, pack_head, read_body, read_head
+from asterism.wire import TOGETHER_MAX, VERSION, Verb, pack_body, pack_part, read_body, read_parts
 from tests.tidy import tree
 from tests.tidy.test_imports import IO_CALLS, IO_MODULES
 
@@ -27,13 +27,13 @@ ONLINE_HEADER = Header(Mode.ONLINE, Status.PROCESSED, ("a",)).encoded
 
 
 class Sent:
-    """One message that the session sent."""
+    """One part that the session sent."""
 
-    def __init__(self, frames: list[bytes]) -> None:
-        head = read_head(frames[0])
-        self.verb, self.request = Verb(head.verb), head.request
-        self.topic = frames[1].decode()
-        self.body: Any = read_body(frames[2])
+    def __init__(self, packed: bytes) -> None:
+        (part,) = read_parts(packed)
+        self.verb, self.request = Verb(part.verb), part.request
+        self.topic = part.topic.decode()
+        self.body: Any = read_body(packed[part.body :])
 
     def __repr__(self) -> str:
         return f"{self.verb.name} {self.request} {self.topic} {self.body}"
@@ -72,13 +72,13 @@ class Client:
         return self.open()
 
     def flush(self) -> list[Sent]:
-        return [Sent(frames) for frames in self.session.flush(self.now_ms)]
+        return [Sent(part) for part in self.session.flush(self.now_ms)]
 
     def told(
         self, verb: Verb, body: object, *, request: int = 0, topic: str = "", worker: int = 0xFFFF
     ) -> list[happened.Event]:
-        head = pack_head(verb, 0, request, worker)
-        return self.session.receive([head, topic.encode(), pack_body(body)], self.now_ms)
+        frame = pack_part(verb, request, topic.encode(), pack_body(body), worker=worker)
+        return self.session.receive(frame, self.now_ms)
 
     def publish(self, *payloads: bytes, topic: str = "t", receipt: bool = False) -> Ticket:
         ticket = Ticket(topic, len(payloads), receipt)
@@ -292,7 +292,7 @@ def test_a_code_of_a_newer_broker_is_kept_as_text(client: Client) -> None:
 # --- publishing ---------------------------------------------------------------------------------
 
 
-def test_what_is_published_between_two_flushes_is_one_frame_a_topic(client: Client) -> None:
+def test_what_is_published_between_two_flushes_is_one_part_a_topic(client: Client) -> None:
     client.publish(b"1")
     client.publish(b"2", b"3")
     client.publish(b"4", topic="u")
@@ -339,19 +339,19 @@ def test_an_answer_reaches_each_ticket_in_its_place(client: Client) -> None:
     assert second.first_error() is None
 
 
-def test_a_frame_has_at_most_as_many_messages_as_a_batch_may(
+def test_a_part_has_at_most_as_many_messages_as_a_batch_may(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "BATCH_MESSAGES_MAX", 2)
     ticket = client.publish(*[b"%d" % n for n in range(5)])
     sent = client.flush()
-    assert [payloads(frame) for frame in sent] == [[b"0", b"1"], [b"2", b"3"], [b"4"]]
+    assert [payloads(part) for part in sent] == [[b"0", b"1"], [b"2", b"3"], [b"4"]]
     assert client.accept(sent[0]) == client.accept(sent[1]) == []
     assert client.accept(sent[2]) == [happened.Answered(ticket)]
     assert ticket.results == [1, 2, 3, 4, 5]
 
 
-def test_a_frame_has_about_a_megabyte_and_a_larger_message_goes_alone(client: Client) -> None:
+def test_a_part_has_about_a_megabyte_and_a_larger_message_goes_alone(client: Client) -> None:
     large, larger = b"x" * 600_000, b"y" * 1_500_000
     client.publish(large, large, larger, b"small")
     assert [[len(p) for p in payloads(sent)] for sent in client.flush()] == [
@@ -362,7 +362,7 @@ def test_a_frame_has_about_a_megabyte_and_a_larger_message_goes_alone(client: Cl
     ]
 
 
-def test_past_a_number_of_frames_messages_gather(
+def test_past_a_number_of_parts_messages_gather(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producing, "FRAMES_MAX", 2)
@@ -491,7 +491,7 @@ def test_what_may_have_been_stored_under_a_forgotten_producer_is_reported(client
     assert client.accept(anew) == [happened.Answered(fresh)]
 
 
-def test_a_refused_frame_fails_and_those_behind_it_are_sent_without_a_gap(client: Client) -> None:
+def test_a_refused_part_fails_and_those_behind_it_are_sent_without_a_gap(client: Client) -> None:
     bad, good = client.publish(b"1"), None
     (first,) = client.flush()
     good = client.publish(b"2")
@@ -657,7 +657,7 @@ def test_credit_is_given_back_for_what_expects_no_report_once_it_is_taken(client
     client.deliver(held, *range(1, 9), header=SENT_HEADER)
     held.take(1)
     client.session.touch(held)
-    assert client.flush() == [], "one credit is not worth a frame"
+    assert client.flush() == [], "one credit is not worth a part"
     assert all(is_free for _, is_free in held.take(1))
     client.session.touch(held)
     (grant,) = client.flush()
@@ -672,7 +672,7 @@ def test_credit_for_what_expects_a_report_is_the_brokers_to_give_back(client: Cl
     assert client.flush() == []
 
 
-def test_reports_of_many_deliveries_are_one_frame_each_kind(client: Client) -> None:
+def test_reports_of_many_deliveries_are_one_part_each_kind(client: Client) -> None:
     held = client.subscribe()
     client.deliver(held, 1, 2, 3, 4, 5)
     held.take(5)
@@ -852,8 +852,52 @@ def test_what_is_not_of_the_protocol_ends_the_connection_alone(
 
 
 def test_a_verb_of_a_newer_broker_is_passed_over(client: Client) -> None:
-    (event,) = client.session.receive([pack_head(200), b"", pack_body(None)], 0)
+    (event,) = client.session.receive(pack_part(200), 0)
     assert isinstance(event, happened.Noted)
+
+
+def delivery_part(held: Subscription, sequence: int) -> bytes:
+    items = [[sequence, 1, b"i" * 16, HEADER, b"x"]]
+    body = pack_body([held.endpoint, "me", items])
+    return pack_part(Verb.DELIVER, 0, held.topic_bytes, body, worker=0)
+
+
+def test_the_parts_of_a_frame_are_taken_in_order(client: Client) -> None:
+    held = client.subscribe()
+    client.publish(b"1")
+    (sent,) = client.flush()
+    accepted = pack_part(Verb.ACCEPTED, sent.request, b"t", pack_body([9]), worker=0)
+    frame = delivery_part(held, 1) + accepted + delivery_part(held, 2)
+    kinds = [type(event) for event in client.session.receive(frame, client.now_ms)]
+    assert kinds == [happened.Delivered, happened.Answered, happened.Delivered]
+    assert [item[0] for item in held.buffer] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        pack_part(Verb.PONG)[:-1],
+        pack_part(Verb.PONG)[:10],
+        b"\0",
+        bytes([VERSION + 1]) + pack_part(Verb.PONG)[1:],
+        pack_part(Verb.PONG) * TOGETHER_MAX,
+    ],
+    ids=["a cut body", "a cut head", "a byte", "another version", "too many"],
+)
+def test_a_frame_that_is_not_of_the_protocol_ends_the_connection_and_nothing_of_it_is_taken(
+    client: Client, behind: bytes
+) -> None:
+    held = client.subscribe()
+    (event,) = client.session.receive(delivery_part(held, 1) + behind, client.now_ms)
+    assert isinstance(event, happened.Lost)
+    assert not held.buffer
+    assert [sent.verb for sent in client.reconnect()] == [Verb.SUBSCRIBE]
+
+
+def test_an_empty_frame_ends_the_connection_alone(client: Client) -> None:
+    (event,) = client.session.receive(b"", client.now_ms)
+    assert isinstance(event, happened.Lost)
+    assert client.reconnect() == []
 
 
 # --- composing ----------------------------------------------------------------------------------

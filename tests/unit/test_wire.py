@@ -5,6 +5,8 @@ from typing import Any
 
 import msgpack
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from asterism import Backoff, DropOld, PeerError, RejectNew, limits, wire
 from asterism import commands as ask
@@ -43,41 +45,162 @@ def read(verb: int, fields: object, request: int = 5) -> object:
     return wire.read_command(verb, NODE, request, wire.pack_body(fields))
 
 
-# --- heads --------------------------------------------------------------------------------------
+# --- parts --------------------------------------------------------------------------------------
 
 
-def test_a_head_is_sixteen_bytes_in_the_order_of_the_document() -> None:
-    head = wire.pack_head(Verb.PUBLISH, 0x01020304, 0x05060708090A0B0C, 0x0D0E)
-    assert head == bytes.fromhex("01 10 0d0e 01020304 05060708090a0b0c")
+def only(frame: bytes) -> wire.Part:
+    """The part of a frame that has one."""
+    (part,) = wire.read_parts(frame)
+    return part
+
+
+PING = wire.pack_part(Verb.PING, 7)
+
+
+def test_a_part_is_a_head_of_22_bytes_a_topic_and_a_body_in_the_order_of_the_document() -> None:
+    part = wire.pack_part(
+        *(Verb.PUBLISH, 0x05060708090A0B0C, b"orders", b"\x91\x01"), node=0x01020304, worker=0x0D0E
+    )
+    head = bytes.fromhex("01 10 0d0e 01020304 05060708090a0b0c 0006 00000002")
+    assert len(head) == wire.HEAD.size == 22
+    assert part == head + b"orders" + b"\x91\x01"
 
 
 @pytest.mark.parametrize(
-    "head",
+    ("verb", "worker", "node", "request_number"),
     [
-        wire.Head(0, 0, 0, 0),
-        wire.Head(Verb.HELLO, wire.ANY_WORKER, 0, 1),
-        wire.Head(Verb.DELIVER, 3, 9, 0),
-        wire.Head(0xFF, 0xFFFF, 2**32 - 1, 2**64 - 1),
+        (0, 0, 0, 0),
+        (Verb.HELLO, wire.ANY_WORKER, 0, 1),
+        (Verb.DELIVER, 3, 9, 0),
+        (0xFF, 0xFFFF, 2**32 - 1, 2**64 - 1),
     ],
 )
-def test_a_head_is_read_as_it_was_packed(head: wire.Head) -> None:
-    packed = wire.pack_head(head.verb, head.node, head.request, head.worker)
-    assert wire.read_head(packed) == head
+@pytest.mark.parametrize(("topic", "body"), [(b"", b""), (b"t", wire.NIL), (b"t" * 65_535, b"b")])
+def test_a_part_is_read_as_it_was_packed(
+    verb: int, worker: int, node: int, request_number: int, topic: bytes, body: bytes
+) -> None:
+    frame = wire.pack_part(verb, request_number, topic, body, node=node, worker=worker)
+    begins = 22 + len(topic)
+    wanted = (verb, worker, node, request_number, topic, 0, begins, begins + len(body))
+    assert only(frame) == wanted
+    assert frame[begins:] == body
 
 
-def test_a_head_without_more_is_of_the_first_node_and_wants_no_answer() -> None:
-    assert wire.read_head(wire.pack_head(Verb.PING)) == (Verb.PING, wire.ANY_WORKER, 0, 0)
+def test_a_part_without_more_is_of_the_first_node_wants_no_answer_and_says_nothing() -> None:
+    frame = wire.pack_part(Verb.PING)
+    assert only(frame) == (Verb.PING, wire.ANY_WORKER, 0, 0, b"", 0, 22, 23)
+    assert wire.read_body(frame[22:]) is None
 
 
-@pytest.mark.parametrize("size", [0, 1, 15, 17, 32])
-def test_a_head_of_another_size_is_refused(size: int) -> None:
-    error = refusal(wire.read_head, b"\x01" * size)
-    assert (error.code, error.detail) == ("bad_request", f"a head has 16 bytes, not {size}")
+def test_parts_that_were_joined_are_read_in_order_each_with_its_place() -> None:
+    packed = [
+        wire.pack_part(Verb.PUBLISH, 1, b"orders", b"\x90"),
+        wire.pack_part(Verb.PING, 2),
+        wire.pack_part(Verb.GRANT, 0, b"o", b"", node=5),
+    ]
+    frame = b"".join(packed)
+    parts = wire.read_parts(frame)
+    assert [frame[part.begin : part.end] for part in parts] == packed
+    assert [(part.verb, part.request, part.topic) for part in parts] == [
+        (Verb.PUBLISH, 1, b"orders"),
+        (Verb.PING, 2, b""),
+        (Verb.GRANT, 0, b"o"),
+    ]
+    assert [frame[part.body : part.end] for part in parts] == [b"\x90", wire.NIL, b""]
+    assert [(part.begin, part.body, part.end) for part in parts] == [
+        *((0, 28, 29), (29, 51, 52), (52, 75, 75)),
+    ]
+
+
+# Of a part: verb, request, topic, body, node and worker.
+packable = st.tuples(
+    st.integers(0, 255),
+    st.integers(0, 2**64 - 1),
+    st.binary(max_size=30),
+    st.binary(max_size=60),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**16 - 1),
+)
+
+
+@given(st.lists(packable, min_size=1, max_size=wire.TOGETHER_MAX))
+def test_parts_that_are_packed_and_joined_are_read_back_with_their_places(
+    wanted: list[tuple[int, int, bytes, bytes, int, int]],
+) -> None:
+    packed = [wire.pack_part(*fields[:4], node=fields[4], worker=fields[5]) for fields in wanted]
+    frame = b"".join(packed)
+    parts = wire.read_parts(frame)
+    assert len(parts) == len(packed)
+    begins = 0
+    for part, whole, fields in zip(parts, packed, wanted, strict=True):
+        verb, request, topic, body, node, worker = fields
+        assert part[:5] == (verb, worker, node, request, topic)
+        assert (part.begin, part.end) == (begins, begins + len(whole))
+        assert part.body == part.end - len(body)
+        assert frame[part.begin : part.end] == whole and frame[part.body : part.end] == body
+        begins = part.end
+    assert begins == len(frame)
+
+
+def test_a_frame_of_no_parts_is_refused() -> None:
+    error = refusal(wire.read_parts, b"")
+    assert (error.code, error.detail) == ("bad_request", "a head has 22 bytes")
+
+
+@pytest.mark.parametrize("before", [b"", PING, PING * 5], ids=["first", "second", "sixth"])
+@pytest.mark.parametrize("size", [1, 2, 16, 21])
+def test_a_head_that_is_cut_off_is_refused(before: bytes, size: int) -> None:
+    error = refusal(wire.read_parts, before + PING[:size])
+    assert (error.code, error.detail) == ("bad_request", "a head has 22 bytes")
+
+
+def head_of(topic_bytes: int, body_bytes: int) -> bytes:
+    """A head that says so, whatever stands behind it."""
+    return wire.HEAD.pack(
+        wire.VERSION, Verb.PUBLISH, wire.ANY_WORKER, 0, 7, topic_bytes, body_bytes
+    )
+
+
+@pytest.mark.parametrize("before", [b"", PING], ids=["first", "second"])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        head_of(1, 0),
+        head_of(0, 1),
+        head_of(6, 0) + b"order",
+        head_of(6, 1) + b"orders",
+        head_of(6, 2) + b"orders" + b"\x90",
+        head_of(65_535, 0) + bytes(65_534),
+        head_of(0, 2**32 - 1) + b"\x90",
+        head_of(65_535, 2**32 - 1),
+    ],
+    ids=lambda cut: cut[16:].hex()[:24],
+)
+def test_a_topic_or_a_body_that_is_longer_than_the_frame_is_refused(
+    before: bytes, cut: bytes
+) -> None:
+    error = refusal(wire.read_parts, before + cut)
+    assert error.code == "bad_request"
+    assert error.detail == "a frame ends before its last part does"
+
+
+def test_a_byte_behind_the_last_part_is_a_part_that_is_cut_off() -> None:
+    assert refusal(wire.read_parts, PING + b"\x01").code == "bad_request"
+
+
+def test_so_many_parts_make_a_frame_and_no_more() -> None:
+    most = wire.TOGETHER_MAX
+    assert most == 64
+    assert len(wire.read_parts(PING * most)) == most
+    for count in (most + 1, 3 * most):
+        error = refusal(wire.read_parts, PING * count)
+        assert (error.code, error.detail) == ("bad_request", "a frame has at most 64 parts")
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])
-def test_a_head_of_another_version_is_refused(version: int) -> None:
-    error = refusal(wire.read_head, bytes([version]) + wire.pack_head(Verb.PING)[1:])
+@pytest.mark.parametrize("before", [b"", PING, PING * 63], ids=["first", "second", "last"])
+def test_a_part_of_another_version_is_refused(before: bytes, version: int) -> None:
+    error = refusal(wire.read_parts, before + bytes([version]) + PING[1:])
     assert error.code == "unsupported_version"
     assert error.detail == f"this is version 1, not {version}"
 
@@ -99,7 +222,7 @@ def test_every_command_that_can_be_asked_of_a_topic_has_a_verb() -> None:
     assert len(set(COMMANDS.values())) == len(COMMANDS)
 
 
-def test_the_topic_frame_of_a_process_is_no_name_of_a_topic() -> None:
+def test_the_topic_of_a_process_is_no_name_of_a_topic() -> None:
     assert wire.worker_topic(12) == b"\0w12"
     assert wire.worker_topic(0).startswith(wire.PROCESS)
 
@@ -319,8 +442,8 @@ def test_an_array_with_something_wrong_in_it_is_refused(verb: Verb, index: int) 
 def test_what_is_in_a_batch_is_for_the_topic_to_judge(message: Any) -> None:
     command = read(Verb.PUBLISH, [[message, [ID, HEADER, b"good"]]])
     assert isinstance(command, ask.Publish)
-    ((head, _, body),) = written(*CoreBroker().do(command))
-    assert head.verb == Verb.ACCEPTED
+    ((part, _, body),) = written(*CoreBroker().do(command))
+    assert part.verb == Verb.ACCEPTED
     assert body[0][0] == "bad_request" and type(body[1]) is int
 
 
@@ -424,14 +547,17 @@ def test_names_to_inherit_that_are_none_are_refused(inherit: object) -> None:
 # --- effects ------------------------------------------------------------------------------------
 
 
-def written(*effects: Effect, topic: str = "orders") -> list[tuple[wire.Head, str, Any]]:
-    """What leaves a worker of number 3, decoded; every message is for ``NODE``."""
+def written(*effects: Effect, topic: str = "orders") -> list[tuple[wire.Part, str, Any]]:
+    """What leaves a worker of number 3, decoded; every part is for ``NODE``."""
     outgoing = list(wire.write_effects([(topic, effect) for effect in effects], 3))
     assert all(sent.node == NODE for sent in outgoing)
-    return [
-        (wire.read_head(sent.head), sent.topic.decode(), msgpack.unpackb(sent.body))
-        for sent in outgoing
-    ]
+    return [unpacked(sent) for sent in outgoing]
+
+
+def unpacked(sent: wire.Outgoing) -> tuple[wire.Part, str, Any]:
+    """The one part of it, its topic, and the value of its body."""
+    part = only(sent.part)
+    return part, part.topic.decode(), msgpack.unpackb(sent.part[part.body : part.end])
 
 
 DELIVERED = [Delivered(9, 1, ID, HEADER, b"payload"), Delivered(10, 2, ID, HEADER, b"")]
@@ -475,12 +601,14 @@ ENCODED: list[tuple[Effect, Verb, int, Any]] = [
 def test_an_effect_is_encoded_as_the_document_says(
     effect: Effect, verb: Verb, request_number: int, body: object
 ) -> None:
-    assert written(effect) == [(wire.Head(verb, 3, 7, request_number), "orders", body)]
+    ((part, topic, said),) = written(effect)
+    assert part[:4] == (verb, 3, 7, request_number)
+    assert (topic, said) == ("orders", body)
 
 
 def test_effects_leave_in_their_order() -> None:
     sent = written(*(effect for effect, _, _, _ in ENCODED))
-    assert [head.verb for head, _, _ in sent] == [verb for _, verb, _, _ in ENCODED]
+    assert [part.verb for part, _, _ in sent] == [verb for _, verb, _, _ in ENCODED]
 
 
 def test_a_topic_is_sent_in_utf8() -> None:
@@ -496,20 +624,20 @@ def test_a_receipt_for_nobody_is_not_sent() -> None:
     assert [body for _, _, body in written(receipt(1, None), Reply(NODE, 5))] == [{}]
 
 
-def test_receipts_that_follow_one_another_are_one_message() -> None:
-    ((head, _, body),) = written(receipt(1), receipt(2), receipt(3, None), receipt(4))
-    assert head == (Verb.RESOLVED, 3, 7, 0)
+def test_receipts_that_follow_one_another_are_one_part() -> None:
+    ((part, _, body),) = written(receipt(1), receipt(2), receipt(3, None), receipt(4))
+    assert part[:4] == (Verb.RESOLVED, 3, 7, 0)
     assert body == [[PRODUCER, number, "ok", {}] for number in (1, 2, 4)]
 
 
 def test_receipts_keep_their_place_among_other_effects() -> None:
     sent = written(receipt(1), Reply(NODE, 5), receipt(2), Reply(NODE, 6), receipt(3))
-    assert [Verb(head.verb).name for head, _, _ in sent] == [
+    assert [Verb(part.verb).name for part, _, _ in sent] == [
         *("RESOLVED", "REPLY", "RESOLVED", "REPLY", "RESOLVED"),
     ]
 
 
-def test_receipts_of_other_topics_and_nodes_are_messages_of_their_own() -> None:
+def test_receipts_of_other_topics_and_nodes_are_parts_of_their_own() -> None:
     other = SESSION + (8).to_bytes(4, "big")
     effects = [
         ("orders", receipt(1)),
@@ -518,12 +646,13 @@ def test_receipts_of_other_topics_and_nodes_are_messages_of_their_own() -> None:
         ("others", receipt(4, other)),
     ]
     sent = list(wire.write_effects(effects, 3))
-    assert [(one.node, one.topic) for one in sent] == [
+    assert [(one.node, only(one.part).topic) for one in sent] == [
         (NODE, b"orders"),
         (NODE, b"others"),
         (other, b"others"),
     ]
-    numbers = [[entry[1] for entry in msgpack.unpackb(one.body)] for one in sent]
+    assert [only(one.part).node for one in sent] == [7, 7, 8]
+    numbers = [[entry[1] for entry in unpacked(one)[2]] for one in sent]
     assert numbers == [[1], [2], [3, 4]]
 
 
@@ -569,8 +698,8 @@ def test_deliveries_of_a_turn_for_one_endpoint_travel_together_where_the_first_w
         Deliver(NODE, 5, "other", [delivery(2)]),
         Deliver(NODE, 4, "billing", [delivery(3)]),
     )
-    assert [head.verb for head, _, _ in sent] == [Verb.DELIVER, Verb.REPLY, Verb.DELIVER]
-    assert [[one[0] for one in body[2]] for head, _, body in sent if head.verb == Verb.DELIVER] == [
+    assert [part.verb for part, _, _ in sent] == [Verb.DELIVER, Verb.REPLY, Verb.DELIVER]
+    assert [[one[0] for one in body[2]] for part, _, body in sent if part.verb == Verb.DELIVER] == [
         [1, 3],
         [2],
     ]
@@ -582,7 +711,7 @@ def test_deliveries_do_not_travel_together_past_the_end_of_their_endpoint() -> N
         EndpointGone(NODE, 4, "no_such_receiver"),
         Deliver(NODE, 4, "billing", [delivery(2)]),
     )
-    assert [head.verb for head, _, _ in sent] == [Verb.DELIVER, Verb.GONE, Verb.DELIVER]
+    assert [part.verb for part, _, _ in sent] == [Verb.DELIVER, Verb.GONE, Verb.DELIVER]
 
 
 def test_so_many_deliveries_and_no_more_travel_together() -> None:
