@@ -4,6 +4,7 @@ An order takes a message for the receiver that stands for all consumers of the w
 knows the message's sequence may then act on it. What is ordered or active outlives restarts.
 """
 
+from functools import lru_cache
 from heapq import heappush
 
 from asterism import limits
@@ -28,7 +29,7 @@ from asterism.commands import (
 )
 from asterism.effects import Reply
 from asterism.errors import PeerError
-from asterism.message import NEVER_MS, Header, Mode, Status
+from asterism.message import NEVER_MS, Header, Mode, Status, decode_header
 from asterism.storage.keys import DUE_DRAFT, POOL, WORK, number_at_end, rank_of
 from asterism.storage.records import (
     DRAFT,
@@ -40,6 +41,18 @@ from asterism.storage.records import (
 )
 from asterism.subjects import split_subject
 
+HEADERS_KEPT = 128  # most drafts of a worker share a few, and to check one takes 5 us
+
+
+@lru_cache(maxsize=HEADERS_KEPT)
+def _work_header(subject: str, priority: int | None) -> Header:
+    return Header(Mode.DURABLE, Status.PROCESSED, (subject,), {}, 1, NEVER_MS, priority)
+
+
+@lru_cache(maxsize=HEADERS_KEPT)
+def _header_with(encoded: bytes, attributes: tuple[tuple[str, str], ...]) -> Header:
+    return decode_header(encoded).with_attributes(dict(attributes))
+
 
 class WorkQueue(Subscribing):
     """Serves the work queue."""
@@ -47,15 +60,7 @@ class WorkQueue(Subscribing):
     # --- producing --------------------------------------------------------------------------
 
     def on_draft(self, command: Draft, now_ms: int) -> None:
-        header = Header(
-            Mode.DURABLE,
-            Status.PROCESSED,
-            (self.work_subject(),),
-            {},
-            1,
-            NEVER_MS,
-            command.priority,
-        )
+        header = _work_header(self.work_subject(), command.priority)
         sequence = self.take_number()
         message = Message(sequence, command.id, header, b"", now_ms, NEVER_MS, POOL_KIND)
         self.write_pool_row(Delivery(message, 0), DRAFT, 0)
@@ -82,8 +87,7 @@ class WorkQueue(Subscribing):
             raise PeerError("wrong_state", "the message is neither drafting nor waiting")
         if self.settings.unique:
             self.check_unique(command.payload, command.sequence)
-        header = self.header_of(record.header)
-        header = header.with_attributes(command.attributes)
+        header = _header_with(record.header, tuple(command.attributes.items()))
         if record.state == DRAFT:
             self.set_drafting(command, record, header, now_ms)
         else:
@@ -149,23 +153,25 @@ class WorkQueue(Subscribing):
         self.hungry[work] = None
 
     def on_fetch(self, command: Fetch, now_ms: int) -> None:
-        record = self.record_of("l", command.sequence) or self.stored(command.sequence)
-        if record.state == DRAFT:
-            raise PeerError("wrong_state", "the message is a draft: it has no payload yet")
         delivery = self.pool.live.get(command.sequence)
-        failed = self.parked and self.parked_positions(command.sequence, None)
-        status = Status.FAILED if failed else Status.WAITING
         if delivery is not None and delivery.page is not None:
             if delivery.holder == WORK and delivery.status is Status.SENT:
                 self.climb_to_received(delivery, now_ms)
-            status = delivery.status
-        header = self.header_of(record.header)
+            message, status = delivery.message, delivery.status
+            header, payload, message_id = message.header, self.payload_of(message), message.id
+        else:
+            record = self.record_of("l", command.sequence) or self.stored(command.sequence)
+            if record.state == DRAFT:
+                raise PeerError("wrong_state", "the message is a draft: it has no payload yet")
+            failed = self.parked and self.parked_positions(command.sequence, None)
+            status = Status.FAILED if failed else Status.WAITING
+            header, payload, message_id = self.header_of(record.header), record.payload, record.id
         body = {
             "status": status.name.lower(),
-            "payload": record.payload,
+            "payload": payload,
             "attributes": header.attributes,
             "priority": header.priority,
-            "id": record.id,
+            "id": message_id,
         }
         self.effects.append(Reply(command.node, command.request, body))
 

@@ -359,12 +359,12 @@ def _receipts(
 
 def _write(topic: str, effect: Effect, worker: int) -> Outgoing:
     match effect:
+        case Reply(node, request, body):  # first, as the most frequent
+            return _outgoing(Verb.REPLY, topic, node, request, worker, _plain(body))
         case Deliver(node, endpoint, receiver, deliveries):
             return _outgoing(Verb.DELIVER, topic, node, 0, worker, (endpoint, receiver, deliveries))
         case Accepted(node, request, results):
             return _outgoing(Verb.ACCEPTED, topic, node, request, worker, results)
-        case Reply(node, request, body):
-            return _outgoing(Verb.REPLY, topic, node, request, worker, _plain(body))
         case Refuse(node, request, code, detail, retry_after_ms):
             refusal = (code, detail, retry_after_ms)
             return _outgoing(Verb.REFUSE, topic, node, request, worker, refusal)
