@@ -156,6 +156,8 @@ def read_parts(frame: bytes) -> list[Part]:
     parts: list[Part] = []
     begin, size = 0, len(frame)
     while begin < size or not parts:
+        if len(parts) == TOGETHER_MAX:
+            raise PeerError("bad_request", f"a frame has at most {TOGETHER_MAX} parts")
         try:
             version, verb, worker, node, request, topic_bytes, body_bytes = _read_head(frame, begin)
         except struct.error:
@@ -169,8 +171,6 @@ def read_parts(frame: bytes) -> list[Part]:
             raise PeerError("bad_request", "a frame ends before its last part does")
         parts.append(Part(verb, worker, node, request, frame[topic:body], begin, body, end))
         begin = end
-    if len(parts) > TOGETHER_MAX:
-        raise PeerError("bad_request", f"a frame has at most {TOGETHER_MAX} parts")
     return parts
 
 

@@ -251,7 +251,7 @@ class FrontEnd:
         self._to_client(session, answer)
 
     def _route(self, topic: bytes) -> bytes:
-        """The worker of a topic, or the process that a topic frame names."""
+        """The worker of a topic, or the process that a topic names."""
         if topic.startswith(wire.PROCESS):
             return self._process(topic[1:])
         try:

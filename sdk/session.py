@@ -387,7 +387,7 @@ class Session:
         if producer is None:
             producer = self._new_producer(ticket.topic)
         size = payload_bytes + MESSAGE_BYTES * len(messages)
-        if size > self._frame_bytes_max:
+        if size + FRAME_MARGIN_BYTES > self._frame_bytes_max:
             for _, header, payload in messages:
                 self.check_frame(len(header) + len(payload))
         self.window.add(len(messages), size)

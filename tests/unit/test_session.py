@@ -166,6 +166,19 @@ def test_a_hello_that_is_refused_for_good_rejects_the_client() -> None:
     assert event.error.code == "unsupported_version"
 
 
+@pytest.mark.parametrize("left", [0, 40, 120, 1_023])
+def test_a_message_that_fills_a_frame_to_the_brim_is_refused_before_it_is_sent(left: int) -> None:
+    """The broker would cut the connection for it, again and again."""
+    client = Client()
+    client.open()
+    with pytest.raises(PeerError, match="too_large"):
+        client.publish(bytes((64 << 20) - len(HEADER) - left))
+    assert client.flush() == []
+    client.publish(bytes((64 << 20) - len(HEADER) - 1_024))
+    (part,) = client.session.flush(client.now_ms)
+    assert len(part) <= 64 << 20
+
+
 def test_a_hello_that_is_refused_as_busy_is_tried_again() -> None:
     client = Client()
     client.session.open(0)

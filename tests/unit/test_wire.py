@@ -197,6 +197,12 @@ def test_so_many_parts_make_a_frame_and_no_more() -> None:
         assert (error.code, error.detail) == ("bad_request", "a frame has at most 64 parts")
 
 
+def test_nothing_behind_the_last_part_that_may_be_is_read() -> None:
+    """Or a frame of millions of them would hold up the front-end, and all of its clients."""
+    error = refusal(wire.read_parts, PING * wire.TOGETHER_MAX + b"\xff" * wire.HEAD.size)
+    assert (error.code, error.detail) == ("bad_request", "a frame has at most 64 parts")
+
+
 @pytest.mark.parametrize("version", [0, 2, 255])
 @pytest.mark.parametrize("before", [b"", PING, PING * 63], ids=["first", "second", "last"])
 def test_a_part_of_another_version_is_refused(before: bytes, version: int) -> None:
