@@ -40,7 +40,7 @@ def parser() -> Parser:
     return whole
 
 
-def _command(commands: Any, name: str, target: str, help: str, description: str = "") -> Parser:
+def add_command(commands: Any, name: str, target: str, help: str, description: str = "") -> Parser:
     """A command that ``module.function`` of this package runs."""
     module, _, function = target.partition(".")
     command: Parser = commands.add_parser(
@@ -53,7 +53,7 @@ def _command(commands: Any, name: str, target: str, help: str, description: str 
     return command
 
 
-def _configured(command: Parser) -> None:
+def add_configuration(command: Parser) -> None:
     command.add_argument(
         "--config", metavar="FILE", help="the broker's configuration (default: $ASTERISM_CONFIG)"
     )
@@ -61,7 +61,7 @@ def _configured(command: Parser) -> None:
 
 
 def _connected(command: Parser) -> None:
-    _configured(command)
+    add_configuration(command)
     command.add_argument(
         "--address",
         metavar="ADDRESS",
@@ -70,20 +70,20 @@ def _connected(command: Parser) -> None:
     command.add_argument(
         "--timeout",
         metavar="SECONDS",
-        type=_seconds,
+        type=seconds,
         default=5.0,
         help="how long to wait for an answer (default: 5)",
     )
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
     seconds = float(text)
     if not 0 < seconds < 10**9:
         raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
     return seconds
 
 
-def _count(text: str) -> int:
+def count_above_0(text: str) -> int:
     count = int(text)
     if count < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
@@ -109,7 +109,7 @@ def _age(text: str) -> float:
 
 
 def _add_up(commands: Any) -> None:
-    up = _command(
+    up = add_command(
         commands,
         "up",
         "up.run",
@@ -117,20 +117,22 @@ def _add_up(commands: Any) -> None:
         "Run a whole broker here until Ctrl-C: front-end, interest router, workers. Its data is\n"
         "in ./asterism-data, its logs in ./asterism-data/log; it listens on this machine alone.",
     )
-    _configured(up)
+    add_configuration(up)
     up.add_argument("--data", metavar="FOLDER", help="the data folder (data_dir)")
     up.add_argument("--listen", metavar="ADDRESS", help="where clients connect (listen)")
-    up.add_argument("--workers", metavar="N", type=_count, help="worker processes (workers)")
+    up.add_argument("--workers", metavar="N", type=count_above_0, help="worker processes (workers)")
     up.add_argument("--logs", action="store_true", help="log here, not into files")
 
 
 def _add_status(commands: Any) -> None:
-    status = _command(commands, "status", "status.run", "show every process: uptime, memory, rates")
+    status = add_command(
+        commands, "status", "status.run", "show every process: uptime, memory, rates"
+    )
     _connected(status)
     status.add_argument(
         "--interval",
         metavar="SECONDS",
-        type=_seconds,
+        type=seconds,
         default=0.5,
         help="how long rates are measured (default: 0.5)",
     )
@@ -141,7 +143,7 @@ def _add_snapshot(commands: Any) -> None:
         "snapshot", help="copy every store while the broker runs; list, verify, delete, copy those"
     )
     inner = snapshot.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    create = _command(
+    create = add_command(
         inner,
         "create",
         "snapshot.create",
@@ -152,11 +154,11 @@ def _add_snapshot(commands: Any) -> None:
     )
     _connected(create)
     _retained(create)
-    listing = _command(inner, "list", "snapshot.list_all", "list snapshots, the oldest first")
+    listing = add_command(inner, "list", "snapshot.list_all", "list snapshots, the oldest first")
     listing.add_argument(
         "folder", nargs="?", metavar="FOLDER", help="where they are (default: of the data folder)"
     )
-    verify = _command(
+    verify = add_command(
         inner,
         "verify",
         "snapshot.verify",
@@ -165,7 +167,7 @@ def _add_snapshot(commands: Any) -> None:
         "Exit code 1 if anything does not fit.",
     )
     verify.add_argument("--write", action="store_true", help="note digests of a whole one's files")
-    delete = _command(
+    delete = add_command(
         inner,
         "delete",
         "snapshot.delete",
@@ -180,7 +182,7 @@ def _add_snapshot(commands: Any) -> None:
         "--unfinished", action="store_true", help="even one that has no manifest, if it is named"
     )
     _retained(delete)
-    copy = _command(
+    copy = add_command(
         inner,
         "copy",
         "snapshot.copy",
@@ -192,18 +194,18 @@ def _add_snapshot(commands: Any) -> None:
         command.add_argument("snapshot", metavar="SNAPSHOT", help="its name or folder, or latest")
     copy.add_argument("to", metavar="FOLDER", help="where copies are kept; made if it is not there")
     for command in (listing, verify, delete, copy):
-        _configured(command)
+        add_configuration(command)
 
 
 def _retained(command: Parser) -> None:
-    command.add_argument("--keep", metavar="N", type=_count, help="keep the N newest")
+    command.add_argument("--keep", metavar="N", type=count_above_0, help="keep the N newest")
     command.add_argument(
         "--older-than", metavar="AGE", type=_age, help="delete older ones alone: 90s, 30m, 12h, 7d"
     )
 
 
 def _add_doctor(commands: Any) -> None:
-    doctor = _command(
+    doctor = add_command(
         commands,
         "doctor",
         "doctor.run",
@@ -211,7 +213,7 @@ def _add_doctor(commands: Any) -> None:
         "Look at the installation, the configuration, the data folder, its stores, the processes\n"
         "and the address; say what is wrong and what to do. Exit code 1 if anything is.",
     )
-    _configured(doctor)
+    add_configuration(doctor)
     doctor.add_argument("--data", metavar="FOLDER", help="the data folder (data_dir)")
     doctor.add_argument(
         "--accept-loss",
@@ -221,7 +223,7 @@ def _add_doctor(commands: Any) -> None:
 
 
 def _add_completion(commands: Any) -> None:
-    completion = _command(
+    completion = add_command(
         commands,
         "completion",
         "completion.run",
@@ -242,14 +244,14 @@ _SETTINGS = (
 def _add_topic(commands: Any) -> None:
     topic = commands.add_parser("topic", help="create, list, show, set, clear, delete topics")
     inner = topic.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    create = _command(inner, "create", "topics.create", "create a topic", _SETTINGS)
+    create = add_command(inner, "create", "topics.create", "create a topic", _SETTINGS)
     create.add_argument("topic")
     create.add_argument("settings", nargs="*", metavar="NAME=VALUE")
-    listing = _command(inner, "list", "topics.list_all", "list all topics")
+    listing = add_command(inner, "list", "topics.list_all", "list all topics")
     listing.add_argument("--long", "-l", action="store_true", help="with counts; slower")
-    show = _command(inner, "show", "topics.show", "show a topic: settings, counts, rates")
+    show = add_command(inner, "show", "topics.show", "show a topic: settings, counts, rates")
     show.add_argument("topic")
-    change = _command(inner, "set", "topics.change", "change settings of a topic", _SETTINGS)
+    change = add_command(inner, "set", "topics.change", "change settings of a topic", _SETTINGS)
     change.add_argument("topic")
     change.add_argument("settings", nargs="*", metavar="NAME=VALUE")
     change.add_argument(
@@ -259,8 +261,8 @@ def _add_topic(commands: Any) -> None:
         metavar="NAME",
         help="let this setting follow the broker's default again",
     )
-    clear = _command(inner, "clear", "topics.clear", "drop every message of a topic")
-    delete = _command(inner, "delete", "topics.delete", "delete a topic with all it holds")
+    clear = add_command(inner, "clear", "topics.clear", "drop every message of a topic")
+    delete = add_command(inner, "delete", "topics.delete", "delete a topic with all it holds")
     for command in (clear, delete):
         command.add_argument("topic")
         command.add_argument("--yes", "-y", action="store_true", help="do not ask")
@@ -271,11 +273,11 @@ def _add_topic(commands: Any) -> None:
 def _add_parked(commands: Any) -> None:
     parked = commands.add_parser("parked", help="list, renew, abandon what has failed for good")
     inner = parked.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    listing = _command(inner, "list", "parked.list_all", "list parked deliveries of a topic")
+    listing = add_command(inner, "list", "parked.list_all", "list parked deliveries of a topic")
     listing.add_argument("topic")
     listing.add_argument("--payload", action="store_true", help="show what they carry as well")
-    renew = _command(inner, "renew", "parked.renew", "put parked deliveries back to waiting")
-    abandon = _command(inner, "abandon", "parked.abandon", "drop parked deliveries")
+    renew = add_command(inner, "renew", "parked.renew", "put parked deliveries back to waiting")
+    abandon = add_command(inner, "abandon", "parked.abandon", "drop parked deliveries")
     for command in (renew, abandon):
         command.add_argument("topic")
         command.add_argument("sequences", nargs="*", type=int, metavar="SEQUENCE")
@@ -289,7 +291,7 @@ def _add_parked(commands: Any) -> None:
 
 
 def _add_pub(commands: Any) -> None:
-    pub = _command(
+    pub = add_command(
         commands,
         "pub",
         "publish.run",
@@ -315,10 +317,12 @@ def _add_pub(commands: Any) -> None:
     pub.add_argument(
         "--attribute", "-a", action="append", default=[], metavar="NAME=VALUE", help="repeatable"
     )
-    pub.add_argument("--max-receivers", type=_count, metavar="N", help="over when N are done")
-    pub.add_argument("--ttl", type=_seconds, metavar="SECONDS", help="how long it lives")
+    pub.add_argument(
+        "--max-receivers", type=count_above_0, metavar="N", help="over when N are done"
+    )
+    pub.add_argument("--ttl", type=seconds, metavar="SECONDS", help="how long it lives")
     pub.add_argument("--priority", type=int, metavar="N", help="0 goes first")
-    pub.add_argument("--delay", type=_seconds, metavar="SECONDS", help="not to be sent before")
+    pub.add_argument("--delay", type=seconds, metavar="SECONDS", help="not to be sent before")
     pub.add_argument("--ordering-key", metavar="KEY", help="one at a time, in order, per key")
     pub.add_argument(
         "--wait", action="store_true", help="wait until each is resolved, and show the verdicts"
@@ -327,7 +331,7 @@ def _add_pub(commands: Any) -> None:
 
 
 def _add_sub(commands: Any) -> None:
-    sub = _command(
+    sub = add_command(
         commands,
         "sub",
         "subscribe.run",
@@ -340,9 +344,11 @@ def _add_sub(commands: Any) -> None:
     sub.add_argument("interests", nargs="*", metavar="INTEREST", help="globs (default: **)")
     sub.add_argument("--name", metavar="NAME", help="a durable receiver of this name")
     sub.add_argument("--group", metavar="NAME", help="share one copy with others of the group")
-    sub.add_argument("--count", "-n", type=_count, metavar="N", help="end after N messages")
-    sub.add_argument("--for", dest="seconds", type=_seconds, metavar="SECONDS", help="end then")
-    sub.add_argument("--credit", type=_count, default=1_024, metavar="N", help="in flight at once")
+    sub.add_argument("--count", "-n", type=count_above_0, metavar="N", help="end after N messages")
+    sub.add_argument("--for", dest="seconds", type=seconds, metavar="SECONDS", help="end then")
+    sub.add_argument(
+        "--credit", type=count_above_0, default=1_024, metavar="N", help="in flight at once"
+    )
     sub.add_argument("--forget", action="store_true", help="delete the receiver at the end")
     sub.add_argument("--raw", action="store_true", help="print payloads alone, byte for byte")
     _connected(sub)

@@ -3,11 +3,13 @@
 import argparse
 from typing import Any
 
-from asterism.cli.arguments import Parser
-from asterism.cli.arguments import _command as command
-from asterism.cli.arguments import _configured as configured
-from asterism.cli.arguments import _count as count_above_0
-from asterism.cli.arguments import _seconds as seconds
+from asterism.cli.arguments import (
+    Parser,
+    add_command,
+    add_configuration,
+    count_above_0,
+    seconds,
+)
 
 _SNAPSHOT = (
     "a snapshot, a folder of snapshots (the newest), or a name in snapshots in the data folder "
@@ -26,7 +28,7 @@ def add_spark(commands: Any) -> None:
 
 
 def _job(commands: Any, name: str, help: str, description: str) -> Parser:
-    job = command(commands, name, f"spark.{name}", help, description)
+    job = add_command(commands, name, f"spark.{name}", help, description)
     job.add_argument(
         "--master", metavar="URL", help="where Spark runs: local[*] (default), spark://host:7077, …"
     )
@@ -38,7 +40,7 @@ def _job(commands: Any, name: str, help: str, description: str) -> Parser:
         metavar="KEY=VALUE",
         help="a setting of Spark; repeatable",
     )
-    configured(job)
+    add_configuration(job)
     return job
 
 
