@@ -7,6 +7,7 @@ The run folder, ``run`` in the data folder, tells others what runs here:
 """
 
 import argparse
+import ctypes
 import errno
 import gc
 import json
@@ -24,6 +25,7 @@ from typing import Any
 
 from asterism.config import CONFIG_VARIABLE, Config, ConfigError, load
 
+_ARENA_MAX = -8  # of mallopt: how many heaps there may be
 SOCKET_PATH_MAX = 100  # bytes; the system allows 107
 SOCKET_NAME_MAX = 16  # bytes of them: "/interests.sock"
 STORES_FILE = "stores.json"
@@ -81,6 +83,7 @@ def run_process(
         print(f"asterism: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
     begin_logging(name, config.log_level)
+    share_heaps()
     if not __debug__:
         log.error("python -O strips the checks that this broker relies on: start it without -O")
         sys.exit(2)
@@ -120,6 +123,16 @@ class Clock:
     def now_ms(self) -> int:
         self._last_ms = max(self._last_ms, time.time_ns() // 1_000_000)
         return self._last_ms
+
+
+def share_heaps() -> None:
+    """Has threads share two heaps. By itself glibc gives each its own, and RocksDB's keep there for
+    good what they have freed: 45 MB of a busy broker, by and by."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another C library
+        return
+    mallopt(_ARENA_MAX, 2)
 
 
 def settle_memory() -> None:

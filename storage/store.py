@@ -79,7 +79,7 @@ _MARK_BYTES: Final = _MARK_HEAD.size + _MARK_CHECK.size
 _MARK_SLOTS: Final = (0, 4_096)  # apart by the largest sector in use: one torn write hits one slot
 
 _MEGABYTE: Final = 1 << 20
-_CACHE_BYTES: Final = 32 * _MEGABYTE
+_CACHE_BYTES: Final = 8 * _MEGABYTE
 _WRITE_BYTES: Final = 64 * _MEGABYTE
 _BUFFER_BYTES: Final = 16 * _MEGABYTE  # of one memtable; full ones wait for their flush
 _BUFFERS_MAX: Final = 4
