@@ -11,6 +11,7 @@ import resource
 import shutil
 import socket
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -89,6 +90,13 @@ def _installation() -> Findings:
     if not __debug__:
         to_do = "Start it without -O and without PYTHONOPTIMIZE."
         yield Finding("Python", WRONG, "strips the checks that the broker relies on", to_do)
+    elif not is_optimised(sysconfig.get_config_var("CONFIG_ARGS")):
+        what = f"{version}, built without optimisation: about a fifth slower than it could be"
+        to_do = (
+            "Use your distribution's, or build it with --enable-optimizations "
+            "(pyenv: PYTHON_CONFIGURE_OPTS=--enable-optimizations pyenv install ...)."
+        )
+        yield Finding("Python", NOTE, what, to_do)
     else:
         yield Finding("Python", GOOD, version)
     for package, extra in (("zmq", ""), ("msgpack", ""), ("rocksdict", "[broker]")):
@@ -99,6 +107,11 @@ def _installation() -> Findings:
     if files != resource.RLIM_INFINITY and files < FILES_MIN:
         to_do = f"Raise it to {FILES_MIN} or more (ulimit -Hn): stores keep many files open."
         yield Finding("open files", WRONG, f"a process may have {files}", to_do)
+
+
+def is_optimised(built_with: object) -> bool:
+    """Was this Python built with a profile? One that does not say how may have been."""
+    return not isinstance(built_with, str) or "--enable-optimizations" in built_with
 
 
 # --- the data folder ------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
 """What the command line reads and writes, without a broker."""
 
+import sysconfig
 import tomllib
 
 import pytest
 
-from asterism.cli import completion, output, status, topics
+from asterism.cli import completion, doctor, output, status, topics
 from asterism.cli.arguments import parser
 from asterism.cli.subscribe import shown_payload
 from asterism.config import KEYS, from_mapping
@@ -237,3 +238,22 @@ def test_what_is_none_is_left_out_of_the_text() -> None:
 def test_a_value_that_no_configuration_can_hold_is_refused() -> None:
     with pytest.raises(TypeError, match="object"):
         toml({"workers": object()})
+
+
+@pytest.mark.parametrize(
+    ("built_with", "optimised"),
+    [
+        ("'--enable-shared' '--enable-optimizations' '--with-lto'", True),
+        ("'--enable-shared' '--libdir=/lib'", False),
+        ("", False),
+        (None, True),
+    ],
+)
+def test_the_doctor_notes_a_python_that_was_built_without_optimisation(
+    monkeypatch: pytest.MonkeyPatch, built_with: str | None, optimised: bool
+) -> None:
+    assert doctor.is_optimised(built_with) is optimised
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: built_with)
+    python = next(each for each in doctor.examine(None, None) if each.about == "Python")
+    assert python.state == (doctor.GOOD if optimised else doctor.NOTE)
+    assert bool(python.to_do) is not optimised
