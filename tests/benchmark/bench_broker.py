@@ -2,19 +2,19 @@
 
     python -m tests.benchmark.bench_broker [ARGUMENT...]
 
-takes the arguments of ``asterism bench``, knows one more peer, ``bare``, and measures beside all
-peers unless ``--peers`` names some.
+takes the arguments of ``asterism bench``, knows two more peers, ``bare`` and ``direct``, and
+measures beside all peers unless ``--peers`` names some.
 """
 
 import sys
 from collections.abc import Sequence
 
 from asterism.cli import bench, output
-from tests.benchmark.peers import BarePath
+from tests.benchmark.peers import BarePath, DirectPath
 
 
 def main(arguments: Sequence[str]) -> int:
-    peers = {"bare": BarePath}
+    peers = {"bare": BarePath, "direct": DirectPath}
     try:
         return bench.main(["--peers", ",".join([*bench.PEERS, *peers]), *arguments], peers)
     except output.CommandError as error:

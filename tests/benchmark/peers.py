@@ -3,7 +3,8 @@
 A forwarder between two ROUTER sockets, one worker that stores what comes with RocksDB and syncs
 once a turn, a publisher, a consumer. There are no topics, receivers, credit, deadlines, receipts or
 retries, and nothing is checked: the ratio of the broker to it is what all of that costs. It is
-measured in the same turns as the broker, by ``bench_broker``.
+measured in the same turns as the broker, by ``bench_broker``. ``direct`` is the same with no
+forwarder: clients talk to the one worker. What that takes is the least that ZeroMQ from Python can.
 
 Between the processes travel three frames: who it is from or for, a verb, and a packed body. A
 message has an id, a header and a payload, of the same sizes as ours.
@@ -18,7 +19,7 @@ import shutil
 import struct
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -95,11 +96,21 @@ class BareWorker:
         self._synced = WriteOptions()
         self._synced.sync = True
         self._batch_type = WriteBatch
-        self._socket = _socket(zmq.DEALER, WORKER)
-        self._socket.connect(f"ipc://{folder}/back")
-        # The forwarder cannot send to whom it has not heard of.
-        self._socket.send_multipart((WORKER, JOIN, b""))
         self._last = 0
+        self._socket = self._connect(folder)
+
+    def _connect(self, folder: str) -> "zmq.Socket[bytes]":
+        socket = _socket(zmq.DEALER, WORKER)
+        socket.connect(f"ipc://{folder}/back")
+        # The forwarder cannot send to whom it has not heard of.
+        socket.send_multipart((WORKER, JOIN, b""))
+        return socket
+
+    def _receive(self) -> list[bytes]:
+        return self._socket.recv_multipart(zmq.NOBLOCK)
+
+    def _send(self, receiver: bytes, verb: bytes, body: bytes) -> None:
+        self._socket.send_multipart((receiver, verb, body))
 
     def turn(self) -> None:
         """Takes what has come, writes it in one synced batch, and only then tells anybody."""
@@ -109,7 +120,7 @@ class BareWorker:
         fresh: list[tuple[int, list[bytes]]] = []
         for _ in range(TURN_FRAMES):
             try:
-                sender, verb, body = self._socket.recv_multipart(zmq.NOBLOCK)
+                sender, verb, body = self._receive()
             except zmq.Again:
                 break
             if verb == PUBLISH:
@@ -123,8 +134,8 @@ class BareWorker:
             self._rows.write(rows, self._synced)
         if fresh:
             answers.append((CONSUMER, DELIVER, msgpack.packb(fresh)))
-        for frames in answers:
-            self._socket.send_multipart(frames)
+        for answer in answers:
+            self._send(*answer)
 
     def _store(
         self, messages: list[list[bytes]], rows: Any, fresh: list[tuple[int, list[bytes]]]
@@ -138,9 +149,33 @@ class BareWorker:
         return answer
 
 
+class DirectWorker(BareWorker):
+    """The same with clients of its own."""
+
+    def _connect(self, folder: str) -> "zmq.Socket[bytes]":
+        socket = _socket(zmq.ROUTER)
+        self.port = socket.bind_to_random_port("tcp://127.0.0.1")
+        return socket
+
+    def _receive(self) -> list[bytes]:
+        sender, _, verb, body = self._socket.recv_multipart(zmq.NOBLOCK)
+        return [sender, verb, body]
+
+    def _send(self, receiver: bytes, verb: bytes, body: bytes) -> None:
+        self._socket.send_multipart((receiver, WORKER, verb, body))
+
+
 def work(parent: int, folder: str) -> None:
     attach(parent)
     worker = BareWorker(folder)
+    while True:
+        worker.turn()
+
+
+def work_directly(parent: int, folder: str, port: Any) -> None:
+    attach(parent)
+    worker = DirectWorker(folder)
+    port.send(worker.port)
     while True:
         worker.turn()
 
@@ -242,6 +277,7 @@ class BarePath:
     """The peer of no semantics."""
 
     name = "bare"
+    what = "bare path, no semantics"
 
     def __init__(self) -> None:
         self._folder = ""
@@ -255,7 +291,7 @@ class BarePath:
         self._folder = tempfile.mkdtemp(prefix="asterism-bare-")
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        for target, arguments in ((forward, (theirs,)), (work, ())):
+        for target, arguments in self._programs(theirs):
             server = context.Process(
                 target=target, args=(os.getpid(), self._folder, *arguments), daemon=True
             )
@@ -263,16 +299,18 @@ class BarePath:
             self._servers.append(server)
         theirs.close()
         if not ours.poll(READY_S):
-            raise BenchError("the bare forwarder does not answer")
+            raise BenchError("the bare path does not answer")
         port, held = ours.recv(), shared()
         for identity in (PUBLISHER, CONSUMER):
             name = f"bare {identity.decode()}"
             self._clients.append(Client(name, BareMember, port, identity, size, held))
-        what = "bare path, no semantics"
         return {
-            "durable": PeerRun(f"{what}, batches of {BATCH}", self._end_to_end),
-            "latency": PeerRun(what, self._latency),
+            "durable": PeerRun(f"{self.what}, batches of {BATCH}", self._end_to_end),
+            "latency": PeerRun(self.what, self._latency),
         }
+
+    def _programs(self, port: Any) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
+        return [(forward, (port,)), (work, ())]
 
     def stop(self) -> None:
         while self._clients:
@@ -295,3 +333,13 @@ class BarePath:
         publisher.tell("publish_each", count)
         published, delivered = answers(publisher, consumer)
         return latencies_us(published, delivered)
+
+
+class DirectPath(BarePath):
+    """The bare path without a front-end."""
+
+    name = "direct"
+    what = "bare path, no front-end either"
+
+    def _programs(self, port: Any) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
+        return [(work_directly, (port,))]

@@ -13,7 +13,7 @@ from asterism.cli.bench_cases import CASES, Peer, PeerRun
 from asterism.cli.bench_clients import BenchError
 from asterism.cli.bench_report import percentile, slope
 from asterism.testing import Broker
-from tests.benchmark.peers import BarePath
+from tests.benchmark.peers import BarePath, DirectPath
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 SMALL = ("--messages", "40", "--rounds", "1", "--topics", "3", "--endpoints", "5")
@@ -59,6 +59,7 @@ def test_a_broker_that_runs_is_measured_and_left_as_it_was(
         (bench_peers.RedisStreams, "durable,latency"),
         (bench_peers.Nats, "push,online"),
         (BarePath, "durable"),
+        (DirectPath, "durable,latency"),
     ],
 )
 def test_a_peer_is_measured_in_the_same_run(tmp_path: Path, peer: Any, cases: str) -> None:
@@ -67,7 +68,7 @@ def test_a_peer_is_measured_in_the_same_run(tmp_path: Path, peer: Any, cases: st
         pytest.skip(missing)
     path = tmp_path / "figures.json"
     arguments = [*SMALL, "--cases", cases, "--peers", peer.name, "--json", str(path)]
-    assert bench.main(arguments, {"bare": BarePath}) == 0
+    assert bench.main(arguments, {"bare": BarePath, "direct": DirectPath}) == 0
     written = json.loads(path.read_text())
     compared = [one for one in written["figures"] if one["of"] == f"asterism / {peer.name}"]
     assert {figure["case"] for figure in compared} == set(cases.split(","))
