@@ -66,7 +66,7 @@ class Shard:
     def handle(self, topic: str, command: Command | CreateTopic | DeleteTopic, now_ms: int) -> None:
         """Gives a command to a topic; its effects come with ``end_turn``."""
         try:
-            name = topic if topic in self.topics else checks.topic_name(topic)
+            name = checks.topic_name(topic)
             if isinstance(command, CreateTopic):
                 self._create(name, command, now_ms)
             elif isinstance(command, DeleteTopic):
