@@ -127,7 +127,7 @@ class Clock:
 
 def share_heaps() -> None:
     """Has threads share two heaps. By itself glibc gives each its own, and RocksDB's keep there for
-    good what they have freed: 45 MB of a busy broker, by and by."""
+    good what they have freed."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library

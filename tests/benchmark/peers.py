@@ -4,7 +4,7 @@ A forwarder between two ROUTER sockets, one worker that stores what comes with R
 once a turn, a publisher, a consumer. There are no topics, receivers, credit, deadlines, receipts or
 retries, and nothing is checked: the ratio of the broker to it is what all of that costs. It is
 measured in the same turns as the broker, by ``bench_broker``. ``direct`` is the same with no
-forwarder: clients talk to the one worker. What that takes is the least that ZeroMQ from Python can.
+forwarder: clients talk to the one worker. Both are written plainly, not trimmed as the broker is.
 
 Between the processes travel three frames: who it is from or for, a verb, and a packed body. A
 message has an id, a header and a payload, of the same sizes as ours.
