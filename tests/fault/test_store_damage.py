@@ -391,8 +391,12 @@ def start(script: str, *arguments: object) -> subprocess.Popen[str]:
 
 def kill(process: subprocess.Popen[str]) -> str:
     """Kills it, and returns what it had still said."""
+    assert process.stdout is not None
     process.send_signal(signal.SIGKILL)
-    said, _ = process.communicate(timeout=30)
+    # Not communicate: with a timeout it passes over what a readline before it has buffered.
+    with process.stdout:
+        said = process.stdout.read()
+    process.wait(timeout=30)
     return said
 
 
