@@ -41,15 +41,14 @@ from asterism.storage.records import (
 )
 from asterism.subjects import split_subject
 
-HEADERS_KEPT = 128  # most drafts of a worker share a few, and to check one takes 5 us
 
-
-@lru_cache(maxsize=HEADERS_KEPT)
+# To check a header takes 5 us, and most drafts of a worker share a few.
+@lru_cache(maxsize=limits.WORK_HEADERS_CACHED_MAX)
 def _work_header(subject: str, priority: int | None) -> Header:
     return Header(Mode.DURABLE, Status.PROCESSED, (subject,), {}, 1, NEVER_MS, priority)
 
 
-@lru_cache(maxsize=HEADERS_KEPT)
+@lru_cache(maxsize=limits.WORK_HEADERS_CACHED_MAX)
 def _header_with(encoded: bytes, attributes: tuple[tuple[str, str], ...]) -> Header:
     return decode_header(encoded).with_attributes(dict(attributes))
 

@@ -40,6 +40,7 @@ WINDOW_LOW: Final = 256  # a window that falls below this is filled again
 WINDOW_RECORD_BYTES_MAX: Final = 8_192  # a larger payload is read from disk when it is sent
 SCAN_ROWS_MAX: Final = 2_048  # rows one refill may read before the turn goes on
 LANES_MAX: Final = 1_024  # distinct audiences remembered; empty ones are forgotten past it
+WORK_HEADERS_CACHED_MAX: Final = 128  # those of drafts; past it, the one used longest ago goes
 HEADERS_CACHED_MAX: Final = 4_096  # decoded headers remembered; all are forgotten past it
 MEMORY_MESSAGES_MAX: Final = 100_000  # push messages held by one topic; busy
 ONLINE_COPIES_MAX: Final = 65_536  # online copies waiting for one receiver; the oldest is dropped

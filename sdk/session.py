@@ -545,9 +545,8 @@ class Session:
         self._forget_answers(is_of_it)
         self._finish_drained(events)
         for held in self._subscriptions.values():
-            if is_of_it(
-                held.topic_bytes
-            ):  # should it not be gone after all, it is made anew all the same
+            if is_of_it(held.topic_bytes):
+                # Should it not be gone after all, it is made anew all the same.
                 body = pack_body((held.endpoint,))
                 self._out.append(pack_part(Verb.UNSUBSCRIBE, 0, held.topic_bytes, body))
         self._send_all_again(is_of_it)
