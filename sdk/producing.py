@@ -64,7 +64,7 @@ class Window:
         assert self.messages >= 0 and self.bytes >= 0
 
 
-class Part:
+class Share:
     """Neighbouring messages of one ticket in one frame."""
 
     __slots__ = ("count", "start", "ticket")
@@ -82,20 +82,20 @@ class Batch:
         "count",
         "first",
         "packed",
-        "parts",
         "producer",
         "requests",
         "sends",
+        "shares",
         "size",
         "unsure",
     )
 
     def __init__(
-        self, producer: "Producer", packed: bytes, parts: list[Part], count: int, size: int
+        self, producer: "Producer", packed: bytes, shares: list[Share], count: int, size: int
     ) -> None:
         self.producer = producer
         self.packed = packed
-        self.parts = parts
+        self.shares = shares
         self.count = count
         self.size = size
         self.first = 0
@@ -117,13 +117,13 @@ class Identity:
         self.awaited: dict[int, tuple[ref[Ticket], int, int]] = {}
         self.sweep_at = 1_024
 
-    def expect(self, first: int, part: Part, results: list[int | PeerError]) -> int:
+    def expect(self, first: int, share: Share, results: list[int | PeerError]) -> int:
         """Remembers that receipts will come; returns how many."""
-        reference = ref(part.ticket)
+        reference = ref(share.ticket)
         before = len(self.awaited)
         for index, result in enumerate(results):
             if type(result) is int:
-                self.awaited[first + index] = (reference, part.start + index, result)
+                self.awaited[first + index] = (reference, share.start + index, result)
         added = len(self.awaited) - before
         if len(self.awaited) >= self.sweep_at:
             added -= self.forget_dropped()
@@ -152,7 +152,7 @@ class Producer:
         self.batches: deque[Batch] = deque()
         self.sent = 0  # how many of the batches, from the first, are sent on this connection
         self.buffer: list[Incoming] = []
-        self.parts: list[Part] = []
+        self.shares: list[Share] = []
         self.buffer_bytes = 0
         self.resume_ms = 0  # nothing is sent before
         self.failures = 0  # refusals with busy since the last answer
@@ -167,7 +167,7 @@ class Producer:
 
     def add(self, ticket: Ticket, start: int, messages: list[Incoming], size: int) -> None:
         self.buffer += messages
-        self.parts.append(Part(ticket, start, len(messages)))
+        self.shares.append(Share(ticket, start, len(messages)))
         self.buffer_bytes += size
 
     # --- out --------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class Producer:
         if count > limits.BATCH_MESSAGES_MAX or size > FRAME_BYTES_MAX:
             count, size = self._cut()
         packed: bytes = msgpack.packb(self.buffer[:count])
-        batch = Batch(self, packed, self._take_parts(count), count, size)
+        batch = Batch(self, packed, self._take_shares(count), count, size)
         del self.buffer[:count]
         self.buffer_bytes -= size
         batch.first = self.next_number
@@ -220,19 +220,19 @@ class Producer:
             size += more
         return count, size
 
-    def _take_parts(self, count: int) -> list[Part]:
-        if sum(part.count for part in self.parts) == count:
-            taken, self.parts = self.parts, []
+    def _take_shares(self, count: int) -> list[Share]:
+        if sum(share.count for share in self.shares) == count:
+            taken, self.shares = self.shares, []
             return taken
         taken = []
         while count:
-            part = self.parts[0]
-            if part.count <= count:
-                taken.append(self.parts.pop(0))
-                count -= part.count
+            share = self.shares[0]
+            if share.count <= count:
+                taken.append(self.shares.pop(0))
+                count -= share.count
             else:
-                taken.append(Part(part.ticket, part.start, count))
-                self.parts[0] = Part(part.ticket, part.start + count, part.count - count)
+                taken.append(Share(share.ticket, share.start, count))
+                self.shares[0] = Share(share.ticket, share.start + count, share.count - count)
                 count = 0
         return taken
 

@@ -626,20 +626,20 @@ class Session:
         producer.settle(batch)
         self.window.remove(batch.count, batch.size)
         position = 0
-        for part in batch.parts:
-            mine = results[position : position + part.count]
+        for share in batch.shares:
+            mine = results[position : position + share.count]
             accepted = sum(type(result) is int for result in mine)
-            if part.ticket.receipt and accepted:
+            if share.ticket.receipt and accepted:
                 first = batch.first + position
-                self._receipts += producer.identity.expect(first, part, mine)
+                self._receipts += producer.identity.expect(first, share, mine)
                 if batch.sends > 1:  # its receipt may have come and gone
                     for number in self._ask_receipts(
-                        producer.identity, list(range(first, first + part.count))
+                        producer.identity, list(range(first, first + share.count))
                     ):
                         self._send_entry(number)
-            if part.ticket.answer(part.start, mine, accepted):
-                events.append(Answered(part.ticket))
-            position += part.count
+            if share.ticket.answer(share.start, mine, accepted):
+                events.append(Answered(share.ticket))
+            position += share.count
         if producer.buffer:
             self._fed[producer.topic] = producer
         if producer.draining:
