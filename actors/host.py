@@ -26,6 +26,7 @@ import zmq
 from asterism import commands as ask
 from asterism import limits, wire
 from asterism.actors.asking_host import AskedMatcher, Asking
+from asterism.actors.lanes_host import Lanes
 from asterism.actors.shard import Shard, forward_answer
 from asterism.actors.snapshot_host import Open, Snapshots
 from asterism.config import Config, ConfigError
@@ -41,6 +42,7 @@ from asterism.process_host import (
     say_ready,
     settle_memory,
     socket_address,
+    socket_folder,
     store_count,
 )
 from asterism.router.placement import store_of, stores_of
@@ -69,6 +71,10 @@ SEND_MS_MAX: Final = 10_000  # a front-end that takes nothing for so long is tak
 PIPE_MAX: Final = 1_000  # messages ZeroMQ holds each way
 DETAIL_MAX: Final = 120  # characters of a store's failure that a client is told
 log = logging.getLogger("asterism.worker")
+
+
+class ElsewhereError(PeerError):
+    """A topic is not of this worker, or not at the moment."""
 
 
 class HostedShard(Shard):
@@ -186,6 +192,10 @@ class Worker:
         self._snapshots = Snapshots()
         self._totals = {"turns": 0, "commands": 0, "syncs": 0, "sent": 0}
         self._socket = self._connect()
+        self._claims: list[tuple[bytes, int, bytes, bytes]] = []  # node, request, topic, token
+        takes_lanes = config.lanes and dedicated is None
+        path = socket_folder(config) / wire.LANE_SOCKET.format(number)
+        self._lanes = Lanes(str(path) if takes_lanes else None)
 
     def _connect(self) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
@@ -195,23 +205,27 @@ class Worker:
         socket.connect(socket_address(self._config, "workers"))
         return socket
 
+    def _descriptor(self) -> int:
+        descriptor = self._socket.fd
+        assert isinstance(descriptor, int)
+        return descriptor
+
     # --- life -------------------------------------------------------------------------------
 
     def run(self, stopping: Stopping) -> None:
         self._beat()  # before anything is asked: whoever is told later that we are new asks again
         for hosted in self._hosted.values():
             self._open(hosted)
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(stopping.wakeup, zmq.POLLIN)
-        poller.register(self._snapshots.wakeup, zmq.POLLIN)
+        for descriptor in (self._descriptor(), stopping.wakeup, self._snapshots.wakeup):
+            self._lanes.watch(descriptor)
         settle_memory()
         self._beat()
         kind = "worker" if self._dedicated is None else "dedicated"
         say_ready(self._config, f"{kind}-{self._number}", started_ms=self._started_ms)
         log.info("is ready %s", fields_of(stores=len(self._hosted)))
         while not stopping.asked and not self._leaving:
-            poller.poll(self._wait_ms())
+            # The descriptor of a ZeroMQ socket speaks up only once somebody has looked in vain.
+            self._lanes.wait(0 if is_readable(self._socket) else self._wait_ms())
             self._turn()
         # What was asked before the end is answered: nobody is left to wonder.
         self._turn()
@@ -229,6 +243,7 @@ class Worker:
             if hosted.store is not None:
                 hosted.store.close()
         self._asking.close()
+        self._lanes.end()
         self._socket.close()
         self._context.term()
 
@@ -362,6 +377,7 @@ class Worker:
         self._now_ms = self._clock.now_ms()
         self._totals["turns"] += 1
         self._drain()
+        self._drain_lanes()
         self._asking.end_turn()
         for hosted in self._hosted.values():
             if hosted.shard is None:
@@ -372,6 +388,8 @@ class Worker:
         while self._moving:
             self._move(self._moving.popitem()[0])
         self._go_on_with_snapshots()
+        if self._claims:
+            self._open_lanes()
         if self._now_ms >= self._next_beat_ms:
             self._beat()
             self._look_after_children()
@@ -386,11 +404,44 @@ class Worker:
                 self._on_control(frame, *rest(socket))
                 commands += 1
                 continue
+            if not self._is_known and not session.startswith(wire.OF_WORKER):
+                # It was sent to the worker before this one. The front-end is about to tell whoever
+                # asked that this one is new, and he asks again: to do it now would be to do it
+                # twice.
+                commands += 1
+                continue
             parts = wire.read_parts(frame)
             for part in parts:
                 self._take(session, part, frame[part.body : part.end])
             commands += len(parts)
             taken += len(frame)
+
+    def _drain_lanes(self) -> None:
+        """Takes what has come by lanes; of each no more than a bound."""
+        taken = commands = 0
+        for session, data, parts in self._lanes.read():
+            for part in parts:
+                self._take(session, part, data[part.body : part.end])
+            commands += len(parts)
+            taken += len(data)
+            if commands >= TURN_COMMANDS_MAX or taken >= TURN_BYTES_MAX:
+                break
+        for session in self._lanes.take_ended():
+            self._end_session(session)
+
+    def _open_lanes(self) -> None:
+        """Behind all that was sent through the front-end, the lane of a session is used."""
+        claims, self._claims = self._claims, []
+        for node, request, topic, token in claims:
+            session = node[: wire.SESSION_BYTES]
+            if self._lanes.close(session):
+                self._end_session(session)  # its client gave the one before up
+            try:
+                self._lanes.claim(session, token)
+            except PeerError as error:
+                self._refuse(node, request, topic, error)
+            else:
+                self._send_frames((session, self._reply_part(node, request, topic, {})))
 
     def _end_turn(self, hosted: Hosted, shard: HostedShard) -> None:
         """Lets time pass, stores what the turn decided, and sends what came of it."""
@@ -424,10 +475,6 @@ class Worker:
     # --- taking -----------------------------------------------------------------------------
 
     def _take(self, session: bytes, part: Part, body: bytes) -> None:
-        if not self._is_known and not session.startswith(wire.OF_WORKER):
-            # It was sent to the worker before this one. The front-end is about to tell whoever
-            # asked that this one is new, and he asks again: to do it now would be to do it twice.
-            return
         verb, _, number, request, topic = part[:5]
         node = session + wire.NUMBER.pack(number)
         if session == self._session and verb >= wire.FIRST_BROKER_VERB:
@@ -435,11 +482,17 @@ class Worker:
             return
         self._totals["commands"] += 1
         try:
-            if topic.startswith(wire.PROCESS):
+            if verb == Verb.DETACH:
+                self._leave(node)
+                self._reply(node, request, topic, {})
+            elif topic.startswith(wire.PROCESS):
                 self._of_myself(verb, node, request, topic, body)
             else:
                 self._of_topic(verb, node, request, topic, body)
         except PeerError as error:
+            if isinstance(error, ElsewhereError) and self._lanes.has(session):
+                elsewhere = wire.pack_part(Verb.ELSEWHERE, 0, topic, worker=self._number)
+                self._lanes.send(session, elsewhere)
             if request:
                 self._refuse(node, request, topic, error)
 
@@ -479,7 +532,7 @@ class Worker:
         hosted = self._hosted.get(store)
         if hosted is None or not self._has(topic.decode(), hosted):
             self._tell_routes()
-            raise PeerError("busy", "the topic is another worker's: ask again", ELSEWHERE_MS)
+            raise ElsewhereError("busy", "the topic is another worker's: ask again", ELSEWHERE_MS)
         if len(self._stores) >= limits.HEADERS_CACHED_MAX:
             self._stores.clear()
         self._stores[topic] = hosted
@@ -493,11 +546,10 @@ class Worker:
 
     def _on_control(self, what: bytes, value: bytes) -> None:
         if what == b"ended":
-            for node in self._nodes.pop(value, ()):
-                self._detach(node)
+            self._lanes.close(value)
+            self._end_session(value)
         elif what == b"detach":
-            self._nodes.get(value[: wire.SESSION_BYTES], set()).discard(value)
-            self._detach(value)
+            self._leave(value)
         elif what == b"epoch":
             frontend_epoch, known = value[:EPOCH_BYTES], value[EPOCH_BYTES:]
             self._is_known = known == self._epoch
@@ -511,8 +563,17 @@ class Worker:
         self._frontend_epoch = epoch
         self._tell_routes()
 
+    def _leave(self, node: bytes) -> None:
+        self._nodes.get(node[: wire.SESSION_BYTES], set()).discard(node)
+        self._detach(node)
+
+    def _end_session(self, session: bytes) -> None:
+        for node in self._nodes.pop(session, ()):
+            self._detach(node)
+
     def _forget_sessions(self) -> None:
         """The front-end is another: every session of the one before is over."""
+        self._lanes.close_all()
         for nodes in self._nodes.values():
             for node in nodes:
                 self._detach(node)
@@ -557,12 +618,17 @@ class Worker:
             elif len(parts) < wire.TOGETHER_MAX and size <= wire.TOGETHER_BYTES_MAX:
                 parts.append(part)
             else:
-                self._send_frames((session, b"".join(parts)))
+                self._post(session, b"".join(parts))
                 together[session] = [part]
                 size = len(part)
             sizes[session] = size
         for session, parts in together.items():
-            self._send_frames((session, b"".join(parts)))
+            self._post(session, b"".join(parts))
+
+    def _post(self, session: bytes, frame: bytes) -> None:
+        """Sends to a client: by its lane, where it has one."""
+        if not self._lanes.send(session, frame):
+            self._send_frames((session, frame))
 
     def _send_frames(self, frames: tuple[bytes, ...]) -> None:
         """Sends; waits for a front-end that is behind, and not for ever for one that is gone."""
@@ -617,15 +683,20 @@ class Worker:
         elif verb == Verb.SNAPSHOT:
             self._begin_snapshot(node, request, topic, wire.read_body(body))
             return
+        elif verb == Verb.LANE:
+            self._claims.append((node, request, topic, _token(wire.read_body(body))))
+            return
         else:
             raise PeerError("bad_request", f"a worker itself does not do {verb}")
         self._reply(node, request, topic, reply)
 
     def _reply(self, node: bytes, request: int, topic: bytes, reply: dict[str, Any]) -> None:
+        self._post(node[: wire.SESSION_BYTES], self._reply_part(node, request, topic, reply))
+
+    def _reply_part(self, node: bytes, request: int, topic: bytes, reply: dict[str, Any]) -> bytes:
         (number,) = wire.NUMBER.unpack_from(node, wire.SESSION_BYTES)
         body = wire.pack_body(reply)
-        part = wire.pack_part(Verb.REPLY, request, topic, body, node=number, worker=self._number)
-        self._send_frames((node[: wire.SESSION_BYTES], part))
+        return wire.pack_part(Verb.REPLY, request, topic, body, node=number, worker=self._number)
 
     def _status(self) -> dict[str, Any]:
         shards = [hosted.shard for hosted in self._hosted.values() if hosted.shard is not None]
@@ -647,6 +718,7 @@ class Worker:
             "held": sum(actor.held for actor in topics),
             "rates": rates,
             "totals": totals,
+            "lanes": len(self._lanes),
             "dedicated": {
                 child.held.topic: {"number": child.held.number, "pid": child.process.pid}
                 for child in self._children.values()
@@ -711,6 +783,13 @@ class Worker:
             "time_ms": self._now_ms,
         }
         self._reply(node, request, topic, reply)
+
+
+def _token(body: Any) -> bytes:
+    token = body[0] if type(body) is tuple and len(body) == 1 else None
+    if type(token) is not bytes or len(token) != wire.LANE_TOKEN_BYTES:
+        raise PeerError("bad_request", f"a lane has a token of {wire.LANE_TOKEN_BYTES} bytes")
+    return token
 
 
 def _reason(error: StoreError) -> str:

@@ -92,6 +92,7 @@ _CHECKS: Final[dict[str, Callable[[str, object], object]]] = {
     "listen": _address,
     "insecure": checks.flag,
     "heartbeat": _heartbeat,
+    "lanes": checks.flag,
     "log_level": lambda name, value: checks.one_of(name, value, LOG_LEVELS),
 }
 
@@ -108,6 +109,7 @@ class Config:
     listen: str = "tcp://127.0.0.1:7700"
     insecure: bool = False
     heartbeat: float = 2
+    lanes: bool = True
     log_level: str = "info"
     topic: TopicSettings = field(default_factory=TopicSettings)
 
@@ -164,6 +166,7 @@ KEYS: Final[dict[str, Callable[[str], object]]] = {
     "listen": _as_text,
     "insecure": _as_flag,
     "heartbeat": _as_seconds,
+    "lanes": _as_flag,
     "log_level": _as_text,
     "topic.blocking": _as_flag,
     "topic.overflow.size": _as_whole,

@@ -4,6 +4,7 @@ The run folder, ``run`` in the data folder, tells others what runs here:
 
     frontend.json  worker-0.json  interests.json     written when the process is ready
     workers.sock  interests.sock  clients.sock       the sockets between the processes
+    lane-0.sock  lane-1.sock                         where a worker takes lanes
 """
 
 import argparse
@@ -157,13 +158,17 @@ def run_folder(config: Config) -> Path:
     return folder
 
 
+def socket_folder(config: Config) -> Path:
+    """Where the sockets between the processes of one data folder are."""
+    folder = run_folder(config)
+    if len(os.fsencode(folder)) + SOCKET_NAME_MAX > SOCKET_PATH_MAX:
+        return _short_folder(folder)
+    return folder
+
+
 def socket_address(config: Config, name: str) -> str:
     """The address of a socket between the processes of one data folder."""
-    folder = run_folder(config)
-    path = folder / f"{name}.sock"
-    if len(os.fsencode(path)) > SOCKET_PATH_MAX:
-        path = _short_folder(folder) / f"{name}.sock"
-    return f"ipc://{path}"
+    return f"ipc://{socket_folder(config) / f'{name}.sock'}"
 
 
 def _short_folder(folder: Path) -> Path:

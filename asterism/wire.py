@@ -8,6 +8,9 @@ is made of *parts*, one or several, one behind the other (a frame costs more tha
     topic   the topic's name, UTF-8; empty where the verb is about no topic
     body    one MessagePack value
 
+A *lane*, the socket of a session and a worker on one machine, carries parts with no frames around
+them.
+
 The front-end forwards by head and topic alone. Between it and the workers a frame goes before that
 one: the *session*, 13 bytes, so that an answer finds its way back. A *node* of the core is a
 session and the number that its client gave it in the head: a gateway carries many.
@@ -50,6 +53,8 @@ VERSION: Final = 1
 HEAD: Final = struct.Struct(">BBHIQHI")
 NUMBER: Final = struct.Struct(">I")
 SESSION_BYTES: Final = 13
+LANE_TOKEN_BYTES: Final = 16
+LANE_SOCKET: Final = "lane-{}.sock"  # of a worker, by its number, in the folder that WELCOME names
 NODE_BYTES: Final = SESSION_BYTES + NUMBER.size
 ANY_WORKER: Final = 0xFFFF  # in a head: of no worker, but of the front-end itself
 # A topic that begins with this byte, which no name has, names a process: ``\0w3``, ``\0i``,
@@ -70,6 +75,7 @@ class Verb(IntEnum):
     STATUS = 8
     LIST_TOPICS = 9
     SNAPSHOT = 10
+    LANE = 11  # from here on the session speaks to this worker on a socket of their own
     # Of a topic: its actor answers.
     PUBLISH = 16
     AWAIT_RECEIPTS = 17
@@ -107,6 +113,7 @@ class Verb(IntEnum):
     PONG = 129
     CLOSED = 130  # the session is over, or never was: say hello again
     RESTARTED = 131  # a worker has come back: what it had not answered, and its endpoints, are gone
+    ELSEWHERE = 132  # a topic that the worker of this lane has not: ask through the front-end
     ACCEPTED = 144
     REPLY = 145
     REFUSE = 146
@@ -121,6 +128,7 @@ FIRST_BROKER_VERB: Final = Verb.WELCOME
 DELIVERIES_TOGETHER_MAX: Final = 1_000  # of several commands in one message to an endpoint
 
 TOGETHER_MAX: Final = 64  # parts in one frame
+FRAME_BYTES_MAX: Final = 64 << 20  # one frame of a client; a larger one costs it its connection
 TOGETHER_BYTES_MAX: Final = 256 << 10  # of a frame, after which the next part begins another
 _Asked = Command | CreateTopic | DeleteTopic
 
@@ -159,19 +167,60 @@ def read_parts(frame: bytes) -> list[Part]:
         if len(parts) == TOGETHER_MAX:
             raise PeerError("bad_request", f"a frame has at most {TOGETHER_MAX} parts")
         try:
-            version, verb, worker, node, request, topic_bytes, body_bytes = _read_head(frame, begin)
+            part = _read_part(frame, begin)
         except struct.error:
             raise PeerError("bad_request", f"a head has {HEAD.size} bytes") from None
-        if version != VERSION:
-            raise PeerError("unsupported_version", f"this is version {VERSION}, not {version}")
-        topic = begin + HEAD.size
-        body = topic + topic_bytes
-        end = body + body_bytes
-        if end > size:
+        if part.end > size:
             raise PeerError("bad_request", "a frame ends before its last part does")
-        parts.append(Part(verb, worker, node, request, frame[topic:body], begin, body, end))
-        begin = end
+        parts.append(part)
+        begin = part.end
     return parts
+
+
+def _read_part(frame: bytes, begin: int) -> Part:
+    """The part that begins there; it may end behind the end of the frame."""
+    version, verb, worker, node, request, topic_bytes, body_bytes = _read_head(frame, begin)
+    if version != VERSION:
+        raise PeerError("unsupported_version", f"this is version {VERSION}, not {version}")
+    topic = begin + HEAD.size
+    body = topic + topic_bytes
+    return Part(verb, worker, node, request, frame[topic:body], begin, body, body + body_bytes)
+
+
+class PartStream:
+    """The parts of a lane, which has no frames: one part right behind the other, cut anywhere."""
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []  # the beginning of a part that is not whole yet
+        self._held_bytes = 0
+        self._wanted = 0  # bytes that it has at least
+
+    def take(self, data: bytes) -> tuple[bytes, list[Part]]:
+        """Takes what has come; the parts that are whole by now, and the bytes they lie in."""
+        if self._held:
+            self._held.append(data)
+            self._held_bytes += len(data)
+            if self._held_bytes < self._wanted:
+                return b"", []
+            data = b"".join(self._held)
+            self._held = []
+        parts: list[Part] = []
+        begin, size = 0, len(data)
+        while begin + HEAD.size <= size:
+            part = _read_part(data, begin)
+            if part.end > size:
+                if part.end - begin > FRAME_BYTES_MAX:
+                    raise PeerError("too_large", f"a part has at most {FRAME_BYTES_MAX} bytes")
+                self._wanted = part.end - begin
+                break
+            parts.append(part)
+            begin = part.end
+        else:
+            self._wanted = HEAD.size
+        if begin < size:
+            self._held = [data[begin:] if begin else data]
+            self._held_bytes = size - begin
+        return data, parts
 
 
 _read_head: Final = HEAD.unpack_from

@@ -19,7 +19,6 @@ from asterism.wire import Verb
 
 MISSED_MAX: Final = 3  # heartbeats; a session that misses so many is cut
 OUTBOX_BYTES_MAX: Final = 64 << 20  # waiting for one client that does not read; then it is cut
-FRAME_BYTES_MAX: Final = 64 << 20  # one frame of a client; a larger one costs it its connection
 SESSIONS_MAX: Final = 100_000  # clients at once; the next is told busy
 ROUTING_BYTES: Final = wire.SESSION_BYTES - 8  # of the ids that ZeroMQ gives
 
@@ -52,13 +51,12 @@ class Session:
 class Sessions:
     """All sessions of a front-end."""
 
-    def __init__(self, epoch: bytes, heartbeat_ms: int, workers: int, version: str) -> None:
+    def __init__(self, epoch: bytes, broker: dict[str, Any]) -> None:
         assert len(epoch) == 8
         self.epoch = epoch
         self.by_routing: dict[bytes, Session] = {}
-        self._heartbeat_ms = heartbeat_ms
-        self._workers = workers
-        self._version = version
+        self._broker = broker  # what every client is told of it
+        self._heartbeat_ms: int = broker["heartbeat_ms"]
 
     def hello(self, routing: bytes, body: bytes, now_ms: int) -> dict[str, Any]:
         """Begins a session, or begins it anew; what the client is welcomed with."""
@@ -76,14 +74,7 @@ class Sessions:
             raise PeerError("busy", "as many clients are connected as may", 1_000)
         session = Session(self.epoch + routing, routing, name, now_ms)
         self.by_routing[routing] = session
-        return {
-            "version": wire.VERSION,
-            "session": session.id,
-            "heartbeat_ms": self._heartbeat_ms,
-            "workers": self._workers,
-            "broker": self._version,
-            "frame_bytes_max": FRAME_BYTES_MAX,
-        }
+        return {"version": wire.VERSION, "session": session.id, **self._broker}
 
     def of(self, session_id: bytes) -> Session | None:
         """The session of an id that a worker answers to; ``None`` if it is over."""

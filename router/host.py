@@ -33,10 +33,10 @@ from asterism.process_host import (
     say_ready,
     settle_memory,
     socket_address,
+    socket_folder,
     store_count,
 )
 from asterism.router.frontend import (
-    FRAME_BYTES_MAX,
     Session,
     Sessions,
     closed,
@@ -62,14 +62,13 @@ class FrontEnd:
         self._config = config
         self._stores = store_count(config)
         self._context = zmq.Context()
-        self._clients = self._router(config.listen, FRAME_BYTES_MAX)
+        self._clients = self._router(config.listen, wire.FRAME_BYTES_MAX)
         self._workers = self._router(socket_address(config, "workers"))
         self._workers.router_handover = True
         self.address = self._clients.getsockopt_string(zmq.LAST_ENDPOINT)
         # For the doors of the same data folder: an eighth quicker than through TCP.
         self._clients.bind(socket_address(config, "clients"))
-        epoch = os.urandom(8)
-        self._sessions = Sessions(epoch, config.heartbeat_ms, config.workers, __version__)
+        self._sessions = Sessions(os.urandom(8), self._about_broker())
         self._routes: dict[bytes, bytes] = {}
         self._dedicated: dict[bytes, bytes] = {}  # topic -> its process; told by the workers
         self._worker_epochs: dict[bytes, bytes] = {}
@@ -79,6 +78,19 @@ class FrontEnd:
         self._next_look_ms = 0
         self._forwarded = 0
         self._returned = 0
+
+    def _about_broker(self) -> dict[str, Any]:
+        """What a client is told when it is welcomed, of the broker as it is."""
+        config = self._config
+        about: dict[str, Any] = {
+            "heartbeat_ms": config.heartbeat_ms,
+            "workers": config.workers,
+            "broker": __version__,
+            "frame_bytes_max": wire.FRAME_BYTES_MAX,
+        }
+        if config.lanes:
+            about |= {"stores": self._stores, "lanes": str(socket_folder(config))}
+        return about
 
     def _router(self, address: str, frame_bytes_max: int = -1) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.ROUTER)

@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
@@ -26,13 +26,14 @@ from asterism.sdk.deliveries import (
     Received,
     finish,
 )
+from asterism.sdk.lane import Lane
 from asterism.sdk.link import Link
 from asterism.sdk.producing import RETRY_MS_MAX, RETRY_MS_MIN
 from asterism.sdk.receiving import Subscription
 from asterism.sdk.session import Session
 from asterism.sdk.tickets import ClosedError, Outcome, Ticket
 from asterism.subjects import split_interest
-from asterism.wire import Verb
+from asterism.wire import LANE_TOKEN_BYTES, Part, Verb
 
 log = logging.getLogger("asterism")
 
@@ -406,6 +407,7 @@ class Connection(ABC):
         )
         self._loop: asyncio.AbstractEventLoop
         self._link: Link
+        self._lanes: dict[int, Lane] = {}  # by the worker
         self._writing = asyncio.Lock()  # held by who waits for room, so that others wait behind
         self._is_open = False
         self._is_closing = False
@@ -486,6 +488,7 @@ class Connection(ABC):
         self._failure = failure
         if self._timer is not None:
             self._timer.cancel()
+        self._close_lanes()
         self._link.end()
         waiting = [*self._answers.values(), *self._joining.values(), self._ready, self._ended]
         for future in waiting:
@@ -512,6 +515,7 @@ class Connection(ABC):
         if not self._link.is_open:
             return
         self._link.close()
+        self._close_lanes()
         self._session.lost()
         if self._ended is not None:  # it said goodbye, and nobody is there to answer
             self._settle(self._ended, None)
@@ -553,12 +557,45 @@ class Connection(ABC):
             return
         if not link.outbox:  # while the socket takes no more, what is published gathers
             link.outbox.extend(self._session.flush(monotonic_ms()))
+            for worker, parts in self._session.take_lanes().items():
+                self._lanes[worker].send(parts)
         if link.outbox:
             link.send()
             # Sending may have swallowed the descriptor's sign that there is something to read.
             if link.read():
                 self._loop.call_soon(self._on_ready)
         self._arm()
+
+    # --- lanes ------------------------------------------------------------------------------
+
+    def _open_lane(self, worker: int, path: str) -> None:
+        """Connects to a worker of this machine; one of another has no such socket here."""
+        token = secrets.token_bytes(LANE_TOKEN_BYTES)
+        try:
+            lost = self._on_lane_lost
+            lane = Lane(self._loop, path, token, self._on_parts, lambda: lost(worker, lane))
+        except OSError as error:
+            log.debug("%s: no lane to worker %d: %s", self.name, worker, error)
+            return
+        self._lanes[worker] = lane
+        self._session.open_lane(worker, token)
+        self._schedule()
+
+    def _on_lane_lost(self, worker: int, lane: Lane) -> None:
+        if self._lanes.get(worker) is lane:
+            del self._lanes[worker]
+            self._on_events(self._session.lane_lost(worker))
+
+    def _close_lane(self, worker: int) -> None:
+        lane = self._lanes.pop(worker, None)
+        if lane is not None:
+            lane.close()
+
+    def _close_lanes(self) -> None:
+        for worker in list(self._lanes):
+            self._close_lane(worker)
+
+    # --- time -------------------------------------------------------------------------------
 
     def _arm(self) -> None:
         """Sets the timer for when the session has something to do."""
@@ -586,7 +623,13 @@ class Connection(ABC):
     # --- what happened ----------------------------------------------------------------------
 
     def _on_frame(self, frame: bytes) -> None:
-        for event in self._session.receive(frame, monotonic_ms()):
+        self._on_events(self._session.receive(frame, monotonic_ms()))
+
+    def _on_parts(self, data: bytes, parts: list[Part]) -> None:
+        self._on_events(self._session.receive_parts(data, parts, monotonic_ms()))
+
+    def _on_events(self, events: Iterable[happened.Event]) -> None:
+        for event in events:
             self._on_event(event)
         if self._is_closing:
             self._wake_writers()
@@ -643,6 +686,18 @@ class Connection(ABC):
                     self._settle(waiter, None)
             case happened.Noted(text):
                 log.info("%s: %s", self.name, text)
+            case _:
+                self._on_lane_event(event)
+
+    def _on_lane_event(self, event: happened.Event) -> None:
+        match event:
+            case happened.LaneWanted(worker, path):
+                self._open_lane(worker, path)
+            case happened.LaneOpened(worker):
+                if worker in self._lanes:  # else the connection was lost in the same breath
+                    self._lanes[worker].read_on()
+            case happened.LaneOver(worker):
+                self._close_lane(worker)
 
     def _on_delivered(self, inbox: Inbox) -> None:
         if inbox._is_cancelled:

@@ -14,6 +14,25 @@ class Welcomed(NamedTuple):
     workers: int
 
 
+class LaneWanted(NamedTuple):
+    """A lane to this worker may be made: connect there, and say ``open_lane``."""
+
+    worker: int
+    path: str
+
+
+class LaneOpened(NamedTuple):
+    """What comes next from this worker comes on its lane: read it from now on."""
+
+    worker: int
+
+
+class LaneOver(NamedTuple):
+    """A lane is of no use any more: close it."""
+
+    worker: int
+
+
 class Lost(NamedTuple):
     """The connection is of no use any more: connect anew, with a new socket."""
 
@@ -97,6 +116,9 @@ class Gone(NamedTuple):
 
 Event = (
     Welcomed
+    | LaneWanted
+    | LaneOpened
+    | LaneOver
     | Lost
     | Rejected
     | Ended

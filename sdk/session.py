@@ -6,7 +6,8 @@ collected, time is an argument, and random bytes come from a function that is pa
     session.open(now_ms)                a socket is connected: says hello
     events = session.receive(frames, now_ms)
     events = session.tick(now_ms)       at ``next_due_ms``: heartbeats, and what is tried again
-    frames = session.flush(now_ms)      what is to be sent now; everything since the last flush
+    parts = session.flush(now_ms)       what is to be sent now; everything since the last flush
+    session.take_lanes()                the same for lanes, by the worker: ask behind each flush
     session.lost()                      the socket is gone; ``open`` on the next
 
 I1 A request is in the table from the moment it is made until its answer came or it is forgotten;
@@ -26,6 +27,9 @@ from asterism.sdk.events import (
     Ended,
     Event,
     Gone,
+    LaneOpened,
+    LaneOver,
+    LaneWanted,
     Lost,
     Noted,
     Overheard,
@@ -49,8 +53,10 @@ from asterism.sdk.producing import (
 )
 from asterism.sdk.receiving import Item, Report, Subscription, header_of
 from asterism.sdk.tickets import UNKNOWN, Outcome, Ticket, error_of
+from asterism.sdk.ways import Ways
 from asterism.wire import (
     ANY_WORKER,
+    LANE_SOCKET,
     VERSION,
     Part,
     Verb,
@@ -58,6 +64,7 @@ from asterism.wire import (
     pack_part,
     read_body,
     read_parts,
+    worker_topic,
 )
 
 WINDOW_MESSAGES: Final = 16_384
@@ -67,6 +74,7 @@ REQUESTS_MAX: Final = 10_000  # requests without an answer; the next is refused 
 WELCOME_MS: Final = 5_000  # a connection on which hello is not answered for so long is given up
 HEARTBEATS_MISSED: Final = 3
 PRODUCERS_MAX: Final = 10_000  # idle ones are forgotten past it; a new one begins at 1
+LANES_MAX: Final = 64  # workers that a client has lanes to; what is for others goes without
 WORKERS_KNOWN_MAX: Final = 100_000  # topics whose worker is remembered
 
 _OF_ENDPOINT = frozenset({Verb.SET_INTERESTS, Verb.PULL, Verb.EXTEND})
@@ -145,7 +153,8 @@ class Session:
         self._next_endpoint = 1
         self._table: dict[int, _Entry] = {}
         self._asked = 0  # how many of the table are requests of the client
-        self._out: list[bytes] = []
+        self._ways = Ways()
+        self._claims: dict[int, int] = {}  # request -> worker, whose lane it claims
         self._producers: dict[str, Producer] = {}
         self._fed: dict[str, Producer] = {}  # those with something to send
         self._identities: dict[bytes, Identity] = {}
@@ -179,14 +188,15 @@ class Session:
         self._hello = self._take_number()
         self._opened_ms = self._heard_ms = self._sent_ms = self._ticked_ms = now_ms
         body = {"versions": [VERSION], "name": self.name, "client": self.client}
-        self._out = [pack_part(Verb.HELLO, self._hello, b"", pack_body(body))]
+        self._ways.front.append(pack_part(Verb.HELLO, self._hello, b"", pack_body(body)))
 
     def lost(self) -> None:
         """The socket is gone. What was under way is sent again on the next."""
         if self._state == _OVER:
             return
         self._state = _DOWN
-        self._out = []
+        self._ways.clear()
+        self._claims.clear()
         self._pinged = False
         self._retries.clear()
         self._forget_answers(lambda topic: True)
@@ -194,7 +204,7 @@ class Session:
     def leave(self) -> None:
         """Says goodbye; nothing but its answer counts from here on."""
         if self._state == _READY:
-            self._out.append(pack_part(Verb.GOODBYE, self._take_number()))
+            self._ways.front.append(pack_part(Verb.GOODBYE, self._take_number()))
             self._state = _LEAVING
         else:
             self._state = _OVER
@@ -209,7 +219,7 @@ class Session:
     @property
     def has_something_to_do(self) -> bool:
         """Is there something to send, or to send again later?"""
-        return bool(self._out or self._fed or self._touched or self._retries)
+        return bool(self._fed or self._touched or self._retries or self._ways)
 
     @property
     def has_one_under_way(self) -> bool:
@@ -266,7 +276,7 @@ class Session:
 
     def _ping(self, now_ms: int) -> None:
         self._pinged = True
-        self._out.append(pack_part(Verb.PING, self._take_number()))
+        self._ways.front.append(pack_part(Verb.PING, self._take_number()))
 
     # --- what is sent -----------------------------------------------------------------------
 
@@ -278,15 +288,19 @@ class Session:
                 self._flush_producers(now_ms)
             if self._touched:
                 self._flush_subscriptions(now_ms)
-        out, self._out = self._out, []
+        out = self._ways.take_front()
         if out:
             self._sent_ms = now_ms
         return out
 
+    def take_lanes(self) -> dict[int, list[bytes]]:
+        """What is to be sent on lanes now, in order, by the worker."""
+        return self._ways.take_lanes()
+
     def _flush_producers(self, now_ms: int) -> None:
         kept = {}
         for topic, producer in self._fed.items():
-            producer.flush(now_ms, self._number_for, self._out)
+            producer.flush(now_ms, self._number_for, self._ways.of(producer.identity.topic))
             if producer.buffer or producer.sent < len(producer.batches):
                 kept[topic] = producer
         self._fed = kept
@@ -305,11 +319,15 @@ class Session:
                 kept[endpoint] = held
             elif held.reports:
                 held.resume_ms = 0
-                for report in held.take_reports():
-                    self._out.append(report.part(self._number_for(report)))
+                self._send_reports(held)
             if held.owes_credit:
-                self._out.append(held.grant_part())
+                self._ways.of(held.topic_bytes).append(held.grant_part())
         self._touched = kept
+
+    def _send_reports(self, held: Subscription) -> None:
+        out = self._ways.of(held.topic_bytes)
+        for report in held.take_reports():
+            out.append(report.part(self._number_for(report)))
 
     # --- requests ---------------------------------------------------------------------------
 
@@ -325,7 +343,7 @@ class Session:
             # What was reported or published before it goes before it.
             self._flush_producers(self._ticked_ms)
             self._flush_subscriptions(self._ticked_ms)
-            self._out.append(asked.part())
+            self._ways.of(topic).append(asked.part())
         return number
 
     def forget(self, number: int) -> None:
@@ -340,19 +358,22 @@ class Session:
         entry = self._table.get(number)
         match entry:
             case Asked():
-                self._out.append(entry.part())
+                self._ways.of(entry.topic).append(entry.part())
             case Joining(subscription=held):
                 # What has been reported comes before credit: it need not be delivered again.
                 credit = 0 if held.was_ready else held.credit
                 entry.credit = held.credit_for_return() if held.was_ready else 0
                 body = held.subscribe_body(credit)
-                self._out.append(pack_part(Verb.SUBSCRIBE, number, held.topic_bytes, body))
+                self._post(Verb.SUBSCRIBE, number, held.topic_bytes, body)
             case Asking(identity=identity, numbers=numbers):
                 sequences = [
                     identity.awaited[n][2] if n in identity.awaited else 0 for n in numbers
                 ]
                 body = pack_body((identity.id, numbers, sequences))
-                self._out.append(pack_part(Verb.AWAIT_RECEIPTS, number, identity.topic, body))
+                self._post(Verb.AWAIT_RECEIPTS, number, identity.topic, body)
+
+    def _post(self, verb: Verb, number: int, topic: bytes, body: bytes) -> None:
+        self._ways.of(topic).append(pack_part(verb, number, topic, body))
 
     # --- publishing -------------------------------------------------------------------------
 
@@ -455,8 +476,7 @@ class Session:
         self._subscriptions.pop(held.endpoint, None)
         was_ready = held.is_ready
         if was_ready:  # first what is still to be said on it
-            for report in held.take_reports():
-                self._out.append(report.part(self._number_for(report)))
+            self._send_reports(held)
         held.is_over = True
         self._touched.pop(held.endpoint, None)
         for number, entry in list(self._table.items()):
@@ -479,12 +499,19 @@ class Session:
         """Takes one message of the broker."""
         self._heard_ms = now_ms
         self._pinged = False
+        try:
+            return self.receive_parts(frame, read_parts(frame), now_ms)
+        except PeerError as error:
+            return [_misunderstood(error)]
+
+    def receive_parts(self, data: bytes, parts: list[Part], now_ms: int) -> list[Event]:
+        """Takes parts that lie in these bytes: those of a message, or what came on a lane."""
         events: list[Event] = []
         try:
-            for part in read_parts(frame):
-                self._receive(part, frame[part.body : part.end], now_ms, events)
+            for part in parts:
+                self._receive(part, data[part.body : part.end], now_ms, events)
         except PeerError as error:
-            events.append(Lost(f"the broker sent what is not of the protocol: {error.detail}"))
+            events.append(_misunderstood(error))
         return events
 
     def _receive(self, part: Part, body: bytes, now_ms: int, events: list[Event]) -> None:
@@ -494,6 +521,9 @@ class Session:
                 self._worker_of.clear()
             self._worker_of[topic] = worker
         handler = _HANDLERS.get(verb)
+        if verb == Verb.ELSEWHERE:
+            self._ways.is_elsewhere(topic)
+            return
         if handler is None:
             told = f"the broker sent verb {verb}, which this version does not know"
             events.append(Noted(told))
@@ -512,10 +542,14 @@ class Session:
         self._heartbeat_ms = _whole(body.get("heartbeat_ms"), "heartbeat_ms", 1)
         self._frame_bytes_max = _whole(body.get("frame_bytes_max", 64 << 20), "frame_bytes_max", 1)
         self.workers = _whole(body.get("workers"), "workers", 1)
+        folder = str(body.get("lanes", ""))
+        self._ways.begin(folder, _whole(body.get("stores", 1), "stores", 1), self.workers)
         self._state = _READY
         self._finish_drained(events)
         self._send_all_again(lambda topic: True)
         events.append(Welcomed(str(body.get("broker", "")), self.workers))
+        if folder:
+            events += [self._lane_wanted(number) for number in range(min(self.workers, LANES_MAX))]
 
     def _on_pong(
         self, request: int, worker: int, body: Any, now_ms: int, events: list[Event]
@@ -538,6 +572,14 @@ class Session:
         if self._state != _READY:
             return
         events.append(Noted(f"worker {worker} has restarted: sending again what it had"))
+        if self._close_lane(worker):
+            events.append(LaneOver(worker))
+        self._begin_again(worker, events)
+        if self._ways.folder and worker < min(self.workers, LANES_MAX):
+            events.append(self._lane_wanted(worker))
+
+    def _begin_again(self, worker: int, events: list[Event]) -> None:
+        """A worker knows nothing of this session any more: sends again what it had."""
 
         def is_of_it(topic: bytes) -> bool:
             return self._worker_of.get(topic, worker) == worker
@@ -547,9 +589,40 @@ class Session:
         for held in self._subscriptions.values():
             if is_of_it(held.topic_bytes):
                 # Should it not be gone after all, it is made anew all the same.
-                body = pack_body((held.endpoint,))
-                self._out.append(pack_part(Verb.UNSUBSCRIBE, 0, held.topic_bytes, body))
+                self._post(Verb.UNSUBSCRIBE, 0, held.topic_bytes, pack_body((held.endpoint,)))
         self._send_all_again(is_of_it)
+
+    # --- lanes ------------------------------------------------------------------------------
+
+    def _lane_wanted(self, worker: int) -> LaneWanted:
+        return LaneWanted(worker, f"{self._ways.folder}/{LANE_SOCKET.format(worker)}")
+
+    def open_lane(self, worker: int, token: bytes) -> None:
+        """A lane is connected, and this token written to it: uses it from here on."""
+        number = self._take_number()
+        self._claims[number] = worker
+        topic = worker_topic(worker)
+        self._ways.front.append(pack_part(Verb.LANE, number, topic, pack_body((token,))))
+        self._ways.open(worker)
+
+    def lane_lost(self, worker: int) -> list[Event]:
+        """A lane has ended: what was under way on it goes through the front-end."""
+        events: list[Event] = [Noted(f"lost the lane to worker {worker}")]
+        if self._close_lane(worker) and self._state == _READY:
+            self._begin_again(worker, events)
+        return events
+
+    def _close_lane(self, worker: int) -> bool:
+        self._claims = {number: held for number, held in self._claims.items() if held != worker}
+        return self._ways.close(worker)
+
+    def _on_claimed(self, worker: int, is_refused: bool, events: list[Event]) -> None:
+        """The answer to a claim: now the lane has what comes next; or there is no such lane."""
+        if not is_refused:
+            events.append(LaneOpened(worker))
+        elif self._close_lane(worker):
+            events.append(LaneOver(worker))
+            self._begin_again(worker, events)
 
     def _forget_answers(self, is_of_it: Callable[[bytes], bool]) -> None:
         """What was sent there will not be answered, and the endpoints there are gone."""
@@ -648,6 +721,10 @@ class Session:
     def _on_reply(
         self, request: int, worker: int, body: Any, now_ms: int, events: list[Event]
     ) -> None:
+        claimed = self._claims.pop(request, None)
+        if claimed is not None:
+            self._on_claimed(claimed, False, events)
+            return
         entry = self._table.get(request)
         if entry is None or isinstance(entry, Batch):
             return
@@ -681,11 +758,9 @@ class Session:
         events.append(Subscribed(held))
         self.touch(held)
         if held.reports:
-            for report in held.take_reports():
-                self._out.append(report.part(self._number_for(report)))
+            self._send_reports(held)
         if entry.credit:
-            fields = (held.endpoint, entry.credit)
-            self._out.append(pack_part(Verb.GRANT, 0, held.topic_bytes, pack_body(fields)))
+            self._post(Verb.GRANT, 0, held.topic_bytes, pack_body((held.endpoint, entry.credit)))
             entry.credit = 0
 
     def _on_refuse(
@@ -699,6 +774,10 @@ class Session:
                 events.append(Lost(f"the broker is {error}"))
             else:
                 events.append(Rejected(error))
+            return
+        claimed = self._claims.pop(request, None)
+        if claimed is not None:
+            self._on_claimed(claimed, True, events)
             return
         entry = self._table.get(request)
         if entry is None:
@@ -931,6 +1010,10 @@ def _topic_of(entry: Batch | Report | Asking) -> bytes:
 
 
 # --- reading what the broker sends --------------------------------------------------------------
+
+
+def _misunderstood(error: PeerError) -> Lost:
+    return Lost(f"the broker sent what is not of the protocol: {error.detail}")
 
 
 def _whole(value: object, name: str, least: int) -> int:

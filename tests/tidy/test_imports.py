@@ -1,7 +1,8 @@
 """Imports point one way, and what decides touches nothing.
 
 The kernel (``asterism/*.py``, the shared vocabulary) imports none of the folders; ``router`` and
-``storage`` import the kernel alone; ``sdk`` adds the interest matcher; ``actors`` add the pure part
+``storage`` import the kernel alone; ``sdk`` adds the interest matcher and where topics live;
+``actors`` add the pure part
 of ``router``, and of ``storage`` the layouts, which only turn values into bytes and back. What is
 around the broker (``tree.AROUND``: the command line, what starts processes) may import all of
 these, and none of these imports it.
@@ -56,7 +57,7 @@ ALSO: dict[str, Callable[[str], bool]] = {
     "actors": lambda module: (of(module, "router") and is_pure(module)) or module in LAYOUTS,
     "router": lambda module: False,
     "storage": lambda module: False,
-    "sdk": lambda module: module == "asterism.router.interest",
+    "sdk": lambda module: module in ("asterism.router.interest", "asterism.router.placement"),
     "gateways": lambda module: of(module, "sdk"),  # a door is a client like any other
     # It reads stores, and publishes as any client does; of the broker it runs nothing.
     "spark": lambda module: (

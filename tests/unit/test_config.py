@@ -31,6 +31,7 @@ auto_create = false
 listen = "tcp://0.0.0.0:7701"
 insecure = true
 heartbeat = 0.5
+lanes = false
 log_level = "debug"
 
 [topic]
@@ -62,6 +63,7 @@ WHOLE_CONFIG = Config(
     listen="tcp://0.0.0.0:7701",
     insecure=True,
     heartbeat=0.5,
+    lanes=False,
     log_level="debug",
     topic=TopicSettings(
         blocking=True,
@@ -112,6 +114,7 @@ def test_the_environment_may_set_every_key() -> None:
         "ASTERISM_LISTEN": "tcp://0.0.0.0:7701",
         "ASTERISM_INSECURE": "true",
         "ASTERISM_HEARTBEAT": "0.5",
+        "ASTERISM_LANES": "false",
         "ASTERISM_LOG_LEVEL": "debug",
         "ASTERISM_TOPIC__BLOCKING": "true",
         "ASTERISM_TOPIC__OVERFLOW__SIZE": "1000",

@@ -214,7 +214,7 @@ def test_a_part_of_another_version_is_refused(before: bytes, version: int) -> No
 def test_verbs_of_clients_and_of_the_broker_do_not_mix() -> None:
     from_broker = {verb for verb in Verb if verb >= wire.FIRST_BROKER_VERB}
     assert {verb.name for verb in from_broker} == {
-        *("WELCOME", "PONG", "CLOSED", "RESTARTED", "ACCEPTED"),
+        *("WELCOME", "PONG", "CLOSED", "RESTARTED", "ELSEWHERE", "ACCEPTED"),
         *("REPLY", "REFUSE", "DELIVER", "GONE", "RESOLVED"),
     }
     of_topics = {verb for verb in Verb if wire.FIRST_TOPIC_VERB <= verb < wire.FIRST_BROKER_VERB}

@@ -1,0 +1,252 @@
+"""Lanes: the sockets on which clients of this machine speak to a worker with nobody in between.
+
+A lane is a shortcut of a session, which begins, gives its signs of life and ends at the front-end.
+Its client connects to this worker's socket in the file system, writes a token, and sends the same
+token through the front-end (``LANE``). Behind that, all that it has for this worker comes on the
+lane; behind the answer to it, all that this worker has for it goes there. So nothing overtakes
+anything. A lane that ends takes with it what its session holds here, as a session that ends does.
+
+I1  A lane is read once its session has claimed it, and not before.
+I2  What a client does not take waits in its lane's outbox, within a bound; at the bound the lane is
+    cut. This process never waits for a client.
+"""
+
+import contextlib
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from asterism import wire
+from asterism.errors import PeerError
+from asterism.wire import Part
+
+LANES_MAX: Final = 1_024  # of one worker; further clients go through the front-end
+UNCLAIMED_MAX: Final = (
+    256  # connections that no session has claimed; the oldest is cut for the next
+)
+OUTBOX_BYTES_MAX: Final = 64 << 20  # waiting for one client that does not read; then it is cut
+READY_MAX: Final = 64  # sockets that one turn looks at; the others come first in the next
+READ_BYTES: Final = 256 << 10  # of one lane in one turn
+SOCKET_BUFFER_BYTES: Final = 1 << 20  # as far as the system allows
+_IN: Final = select.EPOLLIN
+_IN_OUT: Final = select.EPOLLIN | select.EPOLLOUT
+
+
+class Lane:
+    """One connection of a client."""
+
+    __slots__ = ("descriptor", "outbox", "outbox_bytes", "session", "socket", "stream", "token")
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.descriptor = connection.fileno()
+        self.token = b""
+        self.session = b""  # once it is claimed
+        self.stream = wire.PartStream()
+        self.outbox: deque[bytes] = deque()
+        self.outbox_bytes = 0
+
+    def learn_token(self) -> bool:
+        """Reads the token, which comes first; false where it is not there yet."""
+        if self.token:
+            return True
+        try:
+            self.token = self.socket.recv(wire.LANE_TOKEN_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        if len(self.token) < wire.LANE_TOKEN_BYTES:
+            self.socket.close()  # who has left, or is no client of ours
+        return bool(self.token)
+
+
+class Lanes:
+    """The lanes of one worker; and what else it waits for, since it waits for all at once."""
+
+    def __init__(self, path: str | None) -> None:
+        """Listens at a path; without one, there are no lanes."""
+        self._epoll = select.epoll()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        if path is not None:
+            self._listen(path)
+        self._lanes: dict[int, Lane] = {}  # by descriptor: those that are claimed
+        self._unclaimed: deque[Lane] = deque()  # the oldest first
+        self._of_session: dict[bytes, Lane] = {}
+        self._ended: list[bytes] = []  # sessions whose lane is over
+        self._ready: list[tuple[int, int]] = []
+        self._buffer = bytearray(READ_BYTES)
+        self._view = memoryview(self._buffer)
+
+    def _listen(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # of the worker before this one
+        self._listener.bind(path)
+        self._listener.listen(LANES_MAX)
+        self._epoll.register(self._listener, _IN)
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    def watch(self, descriptor: int) -> None:
+        """Has ``wait`` end when something else than a lane has something to say."""
+        self._epoll.register(descriptor, _IN)
+
+    def wait(self, timeout_ms: int) -> None:
+        """Waits until there is something to read, or the time is over."""
+        self._ready = self._epoll.poll(timeout_ms / 1_000, READY_MAX)
+
+    # --- what comes -------------------------------------------------------------------------
+
+    def read(self) -> Iterator[tuple[bytes, bytes, list[Part]]]:
+        """What has come: of which session, the bytes, and the parts in them.
+
+        Who does not read on gets what is left with the next ``wait``.
+        """
+        for descriptor, events in self._ready:
+            lane = self._lanes.get(descriptor)
+            if lane is None:
+                if descriptor == self._listener.fileno():
+                    self._accept()
+                continue
+            if events & select.EPOLLOUT:
+                self._drain(lane)
+            if events & ~select.EPOLLOUT:
+                data, parts = self._read(lane)
+                if parts:
+                    yield lane.session, data, parts
+        self._ready = []
+
+    def _read(self, lane: Lane) -> tuple[bytes, list[Part]]:
+        try:
+            size = lane.socket.recv_into(self._buffer)
+        except BlockingIOError:
+            return b"", []
+        except OSError:
+            size = 0
+        try:
+            if size:
+                return lane.stream.take(bytes(self._view[:size]))
+        except PeerError:
+            pass  # nothing behind it can be understood: as if the client had left
+        self._end(lane)
+        return b"", []
+
+    def _accept(self) -> None:
+        """Takes in who has connected."""
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            connection.setblocking(False)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+            if len(self._unclaimed) >= UNCLAIMED_MAX:
+                self._unclaimed.popleft().socket.close()
+            self._unclaimed.append(Lane(connection))
+
+    def claim(self, session: bytes, token: bytes) -> None:
+        """A session says which lane is its own; ``PeerError`` where there is none of that token."""
+        self._accept()
+        lane = None
+        for _ in range(len(self._unclaimed)):
+            unclaimed = self._unclaimed.popleft()
+            if unclaimed.learn_token() and unclaimed.token == token:
+                lane = unclaimed
+            elif unclaimed.socket.fileno() >= 0:
+                self._unclaimed.append(unclaimed)
+        if lane is None:
+            raise PeerError("wrong_state", "there is no lane of that token here")
+        if len(self._lanes) >= LANES_MAX:
+            lane.socket.close()
+            raise PeerError("busy", f"{LANES_MAX} lanes are open here")
+        lane.session = session
+        self._lanes[lane.descriptor] = lane
+        self._of_session[session] = lane
+        self._epoll.register(lane.descriptor, _IN)
+
+    # --- what goes --------------------------------------------------------------------------
+
+    def has(self, session: bytes) -> bool:
+        return session in self._of_session
+
+    def send(self, session: bytes, data: bytes) -> bool:
+        """Sends on the lane of a session; False where it has none."""
+        lane = self._of_session.get(session)
+        if lane is None:
+            return False
+        if lane.outbox:
+            self._park(lane, data)
+            return True
+        try:
+            sent = lane.socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._end(lane)
+            return True
+        if sent < len(data):
+            self._epoll.modify(lane.descriptor, _IN_OUT)
+            self._park(lane, data[sent:])
+        return True
+
+    def _park(self, lane: Lane, data: bytes) -> None:
+        lane.outbox.append(data)
+        lane.outbox_bytes += len(data)
+        if lane.outbox_bytes > OUTBOX_BYTES_MAX:
+            self._end(lane)
+
+    def _drain(self, lane: Lane) -> None:
+        """Sends what waits, as far as the client takes it."""
+        while lane.outbox:
+            data = lane.outbox[0]
+            try:
+                sent = lane.socket.send(data)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._end(lane)
+                return
+            lane.outbox_bytes -= sent
+            if sent < len(data):
+                lane.outbox[0] = data[sent:]
+                return
+            lane.outbox.popleft()
+        self._epoll.modify(lane.descriptor, _IN)
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def _end(self, lane: Lane) -> None:
+        if self.close(lane.session):
+            self._ended.append(lane.session)
+
+    def close(self, session: bytes) -> bool:
+        """Closes the lane of a session; False where it has none."""
+        lane = self._of_session.pop(session, None)
+        if lane is None:
+            return False
+        del self._lanes[lane.descriptor]
+        self._epoll.unregister(lane.descriptor)
+        lane.socket.close()
+        return True
+
+    def take_ended(self) -> list[bytes]:
+        """The sessions whose lane has ended by itself since this was asked last."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def close_all(self) -> None:
+        """Cuts every lane; further ones may come."""
+        for session in list(self._of_session):
+            self.close(session)
+        for lane in self._unclaimed:
+            lane.socket.close()
+        self._unclaimed.clear()
+
+    def end(self) -> None:
+        self.close_all()
+        self._listener.close()
+        self._epoll.close()

@@ -1,0 +1,88 @@
+"""Which way goes what is about a topic: on the lane of its worker, or through the front-end. Pure.
+
+I1  While a worker has a lane, everything for it goes there, so that nothing overtakes anything; but
+    for topics of which it said that they are elsewhere.
+"""
+
+from typing import Final
+
+from asterism.router.placement import store_of, worker_of
+from asterism.wire import PROCESS
+
+TOPICS_MAX: Final = 100_000  # whose way is remembered; past it all is found out anew
+_FRONT: Final = -1  # the worker of what goes through the front-end
+
+
+class Ways:
+    """The parts that are to be sent, by the way that they take."""
+
+    def __init__(self) -> None:
+        self.front: list[bytes] = []
+        self.folder = ""  # where the sockets of the lanes are; empty where there are none
+        self._stores = 0
+        self._workers = 0
+        self._lanes: dict[int, list[bytes]] = {}
+        self._homes: dict[bytes, int] = {}  # topic -> its worker
+
+    def begin(self, folder: str, stores: int, workers: int) -> None:
+        """A broker has lanes, this one; or none, without a folder."""
+        self.folder = folder
+        self._stores = stores
+        self._workers = workers
+        self._homes.clear()
+
+    def clear(self) -> None:
+        """The connection is gone, and the lanes with it."""
+        self.front = []
+        self._lanes.clear()
+
+    def open(self, worker: int) -> None:
+        """From here on, what is for this worker goes on its lane."""
+        self._lanes[worker] = []
+
+    def close(self, worker: int) -> bool:
+        """From here on, it goes through the front-end; false if it did."""
+        self._homes.clear()
+        return self._lanes.pop(worker, None) is not None
+
+    def is_elsewhere(self, topic: bytes) -> None:
+        """The worker of its lane says that a topic has another."""
+        self._homes[topic] = _FRONT
+
+    def of(self, topic: bytes) -> list[bytes]:
+        """The parts among which one about this topic goes."""
+        lanes = self._lanes
+        if not lanes:
+            return self.front
+        home = self._homes.get(topic)
+        if home is None:
+            home = self._home(topic)
+        return lanes.get(home, self.front)
+
+    def _home(self, topic: bytes) -> int:
+        if len(self._homes) >= TOPICS_MAX:
+            self._homes.clear()
+        if not topic.startswith(PROCESS):
+            home = worker_of(store_of(topic.decode(), self._stores), self._workers)
+        elif topic[1:2] == b"w" and topic[2:].isdigit():
+            home = int(topic[2:])
+        else:
+            home = _FRONT
+        self._homes[topic] = home
+        return home
+
+    def take_front(self) -> list[bytes]:
+        """What is to go through the front-end now."""
+        taken, self.front = self.front, []
+        return taken
+
+    def take_lanes(self) -> dict[int, list[bytes]]:
+        """What is to go on lanes now, by the worker."""
+        taken = {worker: parts for worker, parts in self._lanes.items() if parts}
+        for worker in taken:
+            self._lanes[worker] = []
+        return taken
+
+    def __bool__(self) -> bool:
+        """Is there anything to send?"""
+        return bool(self.front) or any(self._lanes.values())
