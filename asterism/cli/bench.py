@@ -11,13 +11,20 @@ from typing import Any, Final
 from asterism.cli import output
 from asterism.cli.bench_cases import CASES, OWN_BROKER, Bench, Options, Peer, soak
 from asterism.cli.bench_clients import BenchError
+from asterism.cli.bench_jetstream import JetStream
 from asterism.cli.bench_peers import Nats, RedisStreams
+from asterism.cli.bench_rabbitmq import RabbitMQ
 from asterism.cli.bench_report import Bar, Report, machine
 from asterism.running import StartError
 from asterism.testing import Broker
 
 SIZE_MIN: Final = 8  # a payload carries the moment it was published
-PEERS: Final[Mapping[str, Callable[[], Peer]]] = {"redis": RedisStreams, "nats": Nats}
+PEERS: Final[Mapping[str, Callable[[], Peer]]] = {
+    "redis": RedisStreams,
+    "nats": Nats,
+    "jetstream": JetStream,
+    "rabbitmq": RabbitMQ,
+}
 
 
 def main(

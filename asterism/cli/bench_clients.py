@@ -177,7 +177,7 @@ async def _serve(connection: "Connection[Any, Any]", role: Role) -> None:
     connection.send(await _outcome(role.open()))
     try:
         while True:
-            await _readable(connection)
+            await readable(connection)
             asked = connection.recv()
             if asked is None:
                 break
@@ -196,7 +196,8 @@ async def _outcome(work: Any) -> tuple[str, Any]:
         return f"{type(error).__name__}: {error}", None
 
 
-async def _readable(connection: "Connection[Any, Any]") -> None:
+async def readable(connection: "Connection[Any, Any]") -> None:
+    """Waits until somebody has said something there."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(connection.fileno(), ready.set)
@@ -313,7 +314,7 @@ class Member:
             payload = stamped(self._size)
             await self._node.publish(topic, payload, **wishes)
             moments.append((stamp_of(payload), time.monotonic_ns()))
-            await _readable(self._shared.heard)
+            await readable(self._shared.heard)
             self._shared.heard.recv_bytes()
         return moments
 

@@ -2,13 +2,15 @@
 
 import json
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from asterism.cli import bench, bench_peers, main, output
+from asterism.cli import bench, bench_jetstream, bench_peers, bench_rabbitmq, main, output
 from asterism.cli.bench_cases import CASES, Peer, PeerRun
 from asterism.cli.bench_clients import BenchError
 from asterism.cli.bench_report import percentile, slope
@@ -58,6 +60,8 @@ def test_a_broker_that_runs_is_measured_and_left_as_it_was(
     [
         (bench_peers.RedisStreams, "durable,latency"),
         (bench_peers.Nats, "push,online"),
+        (bench_jetstream.JetStream, "durable,latency"),
+        (bench_rabbitmq.RabbitMQ, "durable,latency"),
         (BarePath, "durable"),
         (DirectPath, "durable,latency"),
     ],
@@ -80,12 +84,45 @@ def test_a_peer_that_is_not_installed_is_said_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
-    written = measured(tmp_path, "--cases", "durable", "--peers", "redis,nats")
+    written = measured(tmp_path, "--cases", "durable", "--peers", ",".join(bench.PEERS))
     assert [note.partition(" is not")[0] for note in written["notes"]] == [
         "without redis: redis-server",
         "without nats: nats-server",
+        "without jetstream: nats-server",
+        "without rabbitmq: rabbitmq-server",
     ]
     assert {figure["case"] for figure in written["figures"]} == {"durable"}
+
+
+def test_rabbitmq_leaves_no_process_and_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Erlang starts programs of its own, one of which would outlive it."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    peer = bench_rabbitmq.RabbitMQ()
+    missing = peer.missing()
+    if missing:
+        pytest.skip(missing)
+    try:
+        peer.start(128)
+        children = psutil.Process().children(recursive=True)
+        started = [child for child in children if "python" not in child.name()]
+        assert {"epmd", "beam.smp", "erl_child_setup"} <= {child.name() for child in started}
+        assert len(list(tmp_path.iterdir())) == 2
+    finally:
+        peer.stop()
+    deadline = time.monotonic() + 10
+    while any(map(is_alive, started)):
+        assert time.monotonic() < deadline, started
+        time.sleep(0.05)
+    assert list(tmp_path.iterdir()) == []
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 class Failing:
