@@ -180,7 +180,7 @@ class Worker:
         self._children: dict[str, Child] = {}  # topic -> its process
         self._moving: dict[Hosted, None] = {}  # stores of which a topic is to be moved
         self._leaving = False  # the topic of this process is dedicated no longer
-        self._stores: dict[bytes, Hosted] = {}  # topic -> its store, a cache
+        self._stores: dict[bytes, tuple[Hosted, str]] = {}  # topic -> its store, and its name
         self._nodes: dict[bytes, set[bytes]] = {}  # session -> its nodes that hold something
         self._forwards: dict[int, tuple[str, int]] = {}  # request -> topic, its number there
         self._next_forward = 1
@@ -192,6 +192,7 @@ class Worker:
         self._snapshots = Snapshots()
         self._totals = {"turns": 0, "commands": 0, "syncs": 0, "sent": 0}
         self._socket = self._connect()
+        self._may_have_frames = True  # whether the socket is to be looked at
         self._claims: list[tuple[bytes, int, bytes, bytes]] = []  # node, request, topic, token
         takes_lanes = config.lanes and dedicated is None
         path = socket_folder(config) / wire.LANE_SOCKET.format(number)
@@ -224,8 +225,12 @@ class Worker:
         say_ready(self._config, f"{kind}-{self._number}", started_ms=self._started_ms)
         log.info("is ready %s", fields_of(stores=len(self._hosted)))
         while not stopping.asked and not self._leaving:
-            # The descriptor of a ZeroMQ socket speaks up only once somebody has looked in vain.
-            self._lanes.wait(0 if is_readable(self._socket) else self._wait_ms())
+            if self._may_have_frames:
+                # Its descriptor speaks up only once somebody has looked in vain.
+                self._may_have_frames = is_readable(self._socket)
+            self._may_have_frames |= self._lanes.wait(
+                0 if self._may_have_frames else self._wait_ms()
+            )
             self._turn()
         # What was asked before the end is answered: nobody is left to wonder.
         self._turn()
@@ -365,18 +370,18 @@ class Worker:
         """How long a poll may wait."""
         if self._snapshots.has_more:
             return 0
-        now_ms = self._clock.now_ms()
-        wait_ms = max(self._next_beat_ms - now_ms, 0)
+        next_ms = self._next_beat_ms
         for hosted in self._hosted.values():
             due_ms = hosted.retry_ms if hosted.shard is None else hosted.shard.next_due_ms()
-            if due_ms is not None:
-                wait_ms = min(wait_ms, max(due_ms - now_ms, 0))
-        return wait_ms
+            if due_ms is not None and due_ms < next_ms:
+                next_ms = due_ms
+        return max(next_ms - self._clock.now_ms(), 0)
 
     def _turn(self) -> None:
         self._now_ms = self._clock.now_ms()
         self._totals["turns"] += 1
-        self._drain()
+        if self._may_have_frames:
+            self._drain()
         self._drain_lanes()
         self._asking.end_turn()
         for hosted in self._hosted.values():
@@ -398,6 +403,7 @@ class Worker:
         socket, taken, commands = self._socket, 0, 0
         while commands < TURN_COMMANDS_MAX and taken < TURN_BYTES_MAX:
             if not is_readable(socket):
+                self._may_have_frames = False
                 return
             session, frame = receive(socket), receive(socket)
             if not session:
@@ -498,8 +504,7 @@ class Worker:
 
     def _of_topic(self, verb: int, node: bytes, request: int, topic: bytes, body: bytes) -> None:
         command = wire.read_command(verb, node, request, body)
-        hosted = self._stores.get(topic) or self._store_of(topic)
-        name = topic.decode()
+        hosted, name = self._stores.get(topic) or self._store_of(topic)
         shard = hosted.shard
         if shard is None:
             if request:
@@ -524,19 +529,19 @@ class Worker:
         elif actor is not None and actor.settings.dedicated:
             self._moving[hosted] = None
 
-    def _store_of(self, topic: bytes) -> Hosted:
+    def _store_of(self, topic: bytes) -> tuple[Hosted, str]:
         try:
-            store = store_of(topic.decode(), self._count)
+            name = topic.decode()
         except UnicodeDecodeError:
             raise PeerError("bad_request", "a topic's name is UTF-8") from None
-        hosted = self._hosted.get(store)
-        if hosted is None or not self._has(topic.decode(), hosted):
+        hosted = self._hosted.get(store_of(name, self._count))
+        if hosted is None or not self._has(name, hosted):
             self._tell_routes()
             raise ElsewhereError("busy", "the topic is another worker's: ask again", ELSEWHERE_MS)
         if len(self._stores) >= limits.HEADERS_CACHED_MAX:
             self._stores.clear()
-        self._stores[topic] = hosted
-        return hosted
+        self._stores[topic] = hosted, name
+        return hosted, name
 
     def _refuse(self, node: bytes, request: int, topic: bytes, error: PeerError) -> None:
         refusal = Refuse(node, request, error.code, error.detail, error.retry_after_ms)
@@ -632,6 +637,7 @@ class Worker:
 
     def _send_frames(self, frames: tuple[bytes, ...]) -> None:
         """Sends; waits for a front-end that is behind, and not for ever for one that is gone."""
+        self._may_have_frames = True  # to send may swallow the sign that there is something
         try:
             send(self._socket, frames)
         except zmq.Again:
@@ -669,7 +675,7 @@ class Worker:
         self._settle(topic, forward_answer(number, effect))
 
     def _settle(self, topic: str, settled: ask.ForwardSettled) -> None:
-        hosted = self._store_of(topic.encode())
+        hosted, _ = self._store_of(topic.encode())
         if hosted.shard is not None and topic in hosted.shard.topics:
             hosted.shard.handle(topic, settled, self._now_ms)
 

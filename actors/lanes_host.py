@@ -73,6 +73,7 @@ class Lanes:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         if path is not None:
             self._listen(path)
+        self._watched: set[int] = set()
         self._lanes: dict[int, Lane] = {}  # by descriptor: those that are claimed
         self._unclaimed: deque[Lane] = deque()  # the oldest first
         self._of_session: dict[bytes, Lane] = {}
@@ -93,11 +94,13 @@ class Lanes:
 
     def watch(self, descriptor: int) -> None:
         """Has ``wait`` end when something else than a lane has something to say."""
+        self._watched.add(descriptor)
         self._epoll.register(descriptor, _IN)
 
-    def wait(self, timeout_ms: int) -> None:
-        """Waits until there is something to read, or the time is over."""
+    def wait(self, timeout_ms: int) -> bool:
+        """Waits until there is something to read, or the time is over; is it of what is watched?"""
         self._ready = self._epoll.poll(timeout_ms / 1_000, READY_MAX)
+        return any(descriptor in self._watched for descriptor, _ in self._ready)
 
     # --- what comes -------------------------------------------------------------------------
 

@@ -194,9 +194,8 @@ class Shard:
 
     def has_turn(self, now_ms: int) -> bool:
         """Was anything done since the last turn, or is something due?"""
-        due_ms = self.next_due_ms()
-        is_due = due_ms is not None and due_ms <= now_ms
-        return is_due or bool(self._touched) or bool(self._effects)
+        due = self._due
+        return bool(self._touched or self._effects or (due and due[0][0] <= now_ms))
 
     def tick(self, now_ms: int) -> None:
         """Lets every topic do what has become due."""

@@ -21,7 +21,7 @@ session and the number that its client gave it in the head: a gateway carries ma
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -352,13 +352,14 @@ class Outgoing(NamedTuple):
     part: bytes
 
 
-def write_effects(effects: Iterable[tuple[str, Effect]], worker: int) -> Iterator[Outgoing]:
+def write_effects(effects: Sequence[tuple[str, Effect]], worker: int) -> Iterator[Outgoing]:
     """The parts of effects, in order. Receipts for one node that follow one another are one, and
     so are the deliveries of a turn for one endpoint, up to a number, where the first of them was:
-    a delivery may come before an answer that it came after, never the other way round."""
+    a delivery may come before an answer that it came after, never the other way round. Of two
+    effects nothing is put together: there is no gain in it."""
     receipts: list[tuple[bytes, int, str, dict[str, str]]] = []
     receipts_for: tuple[str, bytes] | None = None
-    for topic, effect in _together(effects):
+    for topic, effect in effects if len(effects) <= 2 else _together(effects):
         if isinstance(effect, Resolved):
             if effect.node is None:
                 continue  # nobody is there to be told; he may ask again
@@ -376,7 +377,7 @@ def write_effects(effects: Iterable[tuple[str, Effect]], worker: int) -> Iterato
         yield _receipts(receipts_for, receipts, worker)
 
 
-def _together(effects: Iterable[tuple[str, Effect]]) -> list[tuple[str, Effect]]:
+def _together(effects: Sequence[tuple[str, Effect]]) -> list[tuple[str, Effect]]:
     """Effects with deliveries for one endpoint put together."""
     joined: list[tuple[str, Effect]] = []
     begun: dict[tuple[str, bytes, int], Deliver] = {}

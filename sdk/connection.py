@@ -486,8 +486,7 @@ class Connection(ABC):
         """Ends everything at once; whoever waits is told why."""
         self._is_open = False
         self._failure = failure
-        if self._timer is not None:
-            self._timer.cancel()
+        self._disarm()
         self._close_lanes()
         self._link.end()
         waiting = [*self._answers.values(), *self._joining.values(), self._ready, self._ended]
@@ -599,16 +598,22 @@ class Connection(ABC):
 
     def _arm(self) -> None:
         """Sets the timer for when the session has something to do."""
+        if self._timer is not None and not self._session.has_retries:
+            return  # it is set for the next sign of life, and then set anew
         due_ms = self._session.next_due_ms()
         if due_ms is None or not self._is_open:
             return
-        if self._timer is not None and not self._timer.cancelled():
-            if self._timer_ms <= due_ms:
-                return
-            self._timer.cancel()
+        if self._timer is not None and self._timer_ms <= due_ms:
+            return
+        self._disarm()
         self._timer_ms = due_ms
         pause_ms = max(due_ms - monotonic_ms(), 0)
         self._timer = self._loop.call_later(pause_ms / 1_000, self._tick)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _tick(self) -> None:
         self._timer = None
@@ -674,6 +679,8 @@ class Connection(ABC):
                 log.debug("%s: the broker is %s with %d workers", self.name, broker, workers)
                 self._losses = 0
                 self._settle(self._ready, None)
+                self._disarm()  # it was set for an answer to hello; now signs of life are due
+                self._arm()
             case happened.Lost(reason):
                 self._lose(reason)
             case happened.Rejected(error):

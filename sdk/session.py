@@ -233,6 +233,11 @@ class Session:
 
     # --- time -------------------------------------------------------------------------------
 
+    @property
+    def has_retries(self) -> bool:
+        """May something be due before the next sign of life?"""
+        return self._state != _READY or bool(self._retries or self._fed or self._touched)
+
     def next_due_ms(self) -> int | None:
         """When ``tick`` has something to do."""
         if self._state == _GREETING:
