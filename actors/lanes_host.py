@@ -29,7 +29,7 @@ UNCLAIMED_MAX: Final = (
 )
 OUTBOX_BYTES_MAX: Final = 64 << 20  # waiting for one client that does not read; then it is cut
 READY_MAX: Final = 64  # sockets that one turn looks at; the others come first in the next
-READ_BYTES: Final = 256 << 10  # of one lane in one turn
+READ_BYTES: Final = 128 << 10  # of one lane in one turn
 SOCKET_BUFFER_BYTES: Final = 1 << 20  # as far as the system allows
 _IN: Final = select.EPOLLIN
 _IN_OUT: Final = select.EPOLLIN | select.EPOLLOUT
@@ -78,7 +78,7 @@ class Lanes:
         self._unclaimed: deque[Lane] = deque()  # the oldest first
         self._of_session: dict[bytes, Lane] = {}
         self._ended: list[bytes] = []  # sessions whose lane is over
-        self._ready: list[tuple[int, int]] = []
+        self._ready: deque[tuple[int, int]] = deque()
         self._buffer = bytearray(READ_BYTES)
         self._view = memoryview(self._buffer)
 
@@ -99,17 +99,21 @@ class Lanes:
 
     def wait(self, timeout_ms: int) -> bool:
         """Waits until there is something to read, or the time is over; is it of what is watched?"""
-        self._ready = self._epoll.poll(timeout_ms / 1_000, READY_MAX)
-        return any(descriptor in self._watched for descriptor, _ in self._ready)
+        ready = self._ready  # whom the last turn had no time for: they come first
+        fresh = self._epoll.poll(0 if ready else timeout_ms / 1_000, READY_MAX)
+        known = {descriptor for descriptor, _ in ready}
+        ready.extend(event for event in fresh if event[0] not in known)
+        return any(descriptor in self._watched for descriptor, _ in fresh)
 
     # --- what comes -------------------------------------------------------------------------
 
     def read(self) -> Iterator[tuple[bytes, bytes, list[Part]]]:
         """What has come: of which session, the bytes, and the parts in them.
 
-        Who does not read on gets what is left with the next ``wait``.
+        Who does not read on gets what is left after the next ``wait``.
         """
-        for descriptor, events in self._ready:
+        while self._ready:
+            descriptor, events = self._ready.popleft()
             lane = self._lanes.get(descriptor)
             if lane is None:
                 if descriptor == self._listener.fileno():
@@ -121,7 +125,6 @@ class Lanes:
                 data, parts = self._read(lane)
                 if parts:
                     yield lane.session, data, parts
-        self._ready = []
 
     def _read(self, lane: Lane) -> tuple[bytes, list[Part]]:
         try:
