@@ -37,7 +37,7 @@ _ERROR: Final = {
     "required": ["message"],
 }
 _REFUSED: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-_EMPTY: Final = (404, 409)  # have no body on the paths of queues
+_EMPTY: Final = (404, 409)  # have no body on the paths of queues, but where JSON is sent
 
 
 def document_of(paths: dict[str, dict[str, Operation]]) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _operation(path: str, held: Operation) -> dict[str, Any]:
 
 def _content(path: str, held: Operation, status: int) -> dict[str, Any]:
     if status >= 400:
-        is_empty = status in _EMPTY and not path.startswith("/v1")
+        is_empty = status in _EMPTY and path.startswith("/mq") and held.schema is None
         return {} if is_empty else {"content": _REFUSED}
     if status not in (200, 207):
         return {}

@@ -16,6 +16,7 @@ from urllib.parse import unquote_to_bytes
 from asterism.errors import ERRORS, PeerError
 
 NAME: Final = re.compile(r"[a-zA-Z0-9.\-_]{0,255}")
+_FIELD: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]+")  # what the value of a header may have
 PATH_PART_MAX: Final = 600  # characters of a part of a path; beyond it there is no such path
 V1_PART_MAX: Final = 765  # the same under /v1, where a name has 255 bytes that may all be encoded
 GZIP_BYTES_MIN: Final = 512  # a smaller body is not worth compressing
@@ -23,6 +24,7 @@ API_VERSION: Final = "0.6.2"  # of the service whose interface this is; see Acce
 JSON: Final = "application/json; charset=utf-8"
 TEXT: Final = "text/plain; charset=utf-8"
 NDJSON: Final = "application/x-ndjson"
+OCTETS: Final = "application/octet-stream"
 RETRY_AFTER_S: Final = 1
 STALLED_S: Final = 60.0  # a client that reads nothing of a stream for so long is taken for gone
 
@@ -206,6 +208,11 @@ def text(value: str) -> Response:
     return Response(200, value.encode(), TEXT)
 
 
+def media_of(kept: str) -> str:
+    """The type that a message has kept; other doors keep any text, and not all of it is one."""
+    return kept if _FIELD.fullmatch(kept) else OCTETS
+
+
 def json_of(value: object) -> Response:
     return Response(200, json.dumps(value, separators=(",", ":")).encode(), JSON)
 
@@ -244,8 +251,10 @@ def _weight(parameters: list[str]) -> float:
     return 1.0
 
 
-def of_error(error: PeerError) -> Response:
-    """What an error of the broker is over HTTP."""
+def of_error(error: PeerError, names: dict[str, str]) -> Response:
+    """What an error of the broker is over HTTP, on a path that names these."""
+    if error.code == "no_such_topic" and "id" not in names:
+        return RefusedError(404, _NOT_MADE, code=error.code).response()
     if error.code in ("no_such_message", "no_such_topic", "topic_gone"):
         return NOT_FOUND
     if error.code in ("wrong_state", "duplicate"):
@@ -255,6 +264,10 @@ def of_error(error: PeerError) -> Response:
     return RefusedError(status, error.detail or error.code, later, error.code).response()
 
 
+_NOT_MADE: Final = (
+    "there is no such queue, and this broker makes none by itself (auto_create): make it first, "
+    "with PUT /v1/topics/<namespace>"
+)
 _STATUS: Final = {
     "unauthorized": 401,
     "forbidden": 403,
@@ -288,19 +301,23 @@ def with_code(refused: RefusedError) -> RefusedError:
 
 def compressed(response: Response, accept_encoding: str) -> Response:
     """The same response, compressed if the client takes that and it is worth it."""
-    if len(response.body) < GZIP_BYTES_MIN or not _takes_gzip(accept_encoding):
+    if len(response.body) < GZIP_BYTES_MIN:
         return response
-    body = gzip.compress(response.body, 6, mtime=0)
-    headers = (*response.headers, (b"content-encoding", b"gzip"), (b"vary", b"accept-encoding"))
-    return response._replace(body=body, headers=headers)
+    headers = (*response.headers, (b"vary", b"accept-encoding"))
+    if takes_gzip(accept_encoding):
+        body = gzip.compress(response.body, 6, mtime=0)
+        if len(body) < len(response.body):
+            return response._replace(body=body, headers=(*headers, (b"content-encoding", b"gzip")))
+    return response._replace(headers=headers)
 
 
-def _takes_gzip(accept_encoding: str) -> bool:
+def takes_gzip(accept_encoding: str) -> bool:
+    """Does a client take what is compressed? What is said of gzip itself goes first."""
+    weights: dict[str, float] = {}
     for entry in accept_encoding.lower().split(","):
         named, *parameters = (part.strip() for part in entry.split(";"))
-        if named in ("gzip", "*"):
-            return _weight(parameters) > 0
-    return False
+        weights[named] = _weight(parameters)
+    return weights.get("gzip", weights.get("*", 0.0)) > 0
 
 
 def check_version(wanted: str) -> None:

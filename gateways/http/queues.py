@@ -18,9 +18,11 @@ from asterism.gateways.http.protocol import (
     Response,
     json_of,
     list_of,
+    media_of,
     text,
 )
 from asterism.sdk.aio import Node
+from asterism.settings import TopicSettings
 
 EMPTY: Final = "~"  # the topic of the empty namespace
 CONTENT_TYPE: Final = "content-type"  # the attribute that keeps it
@@ -67,12 +69,22 @@ class Queues:
         try:
             await self._node.set(topic, sequence, request.body, attributes, timeout=TIMEOUT_S)
         except PeerError as error:
-            if error.code != "too_large" or len(request.body) > self._set_limit:
+            if error.code != "too_large":
                 raise
-            # Here more is allowed than a topic takes by default: it is told so, once.
-            await self._node.configure(topic, max_payload=self._set_limit, timeout=TIMEOUT_S)
+            await self._allow(topic, len(request.body))
             await self._node.set(topic, sequence, request.body, attributes, timeout=TIMEOUT_S)
         return NO_CONTENT
+
+    async def _allow(self, topic: str, size: int) -> None:
+        """Has a topic take what this door may take, unless somebody has said otherwise of it."""
+        told = await self._node.describe(topic, timeout=TIMEOUT_S)
+        most = told["settings"]["max_payload"]
+        if most == TopicSettings().max_payload and "max_payload" not in told["overrides"]:
+            await self._node.configure(topic, max_payload=self._set_limit, timeout=TIMEOUT_S)
+        elif size > most:
+            raise RefusedError(
+                413, f"this queue takes {most} bytes: send less, or raise its setting max_payload"
+            )
 
     # --- consuming --------------------------------------------------------------------------
 
@@ -86,7 +98,7 @@ class Queues:
         held = await self._node.fetch(_topic(request), _sequence(request), timeout=TIMEOUT_S)
         priority = "null" if held["priority"] is None else str(held["priority"])
         state = _STATE_OF.get(held["status"], held["status"])
-        media = held["attributes"].get(CONTENT_TYPE, "application/octet-stream")
+        media = media_of(held["attributes"].get(CONTENT_TYPE, ""))
         headers = ((b"x-mq-priority", priority.encode()), (b"x-mq-state", state.encode()))
         return Response(200, held["payload"], media, headers)
 
@@ -154,11 +166,15 @@ class Queues:
         return list_of(listed, request.header(b"accept"))
 
     async def in_use(self) -> list[tuple[str, dict[str, Any]]]:
-        """Every namespace with a count, and its counts."""
+        """Every namespace that was drafted in or that has a count, and its counts.
+
+        What other doors publish is counted too, and they draft nothing.
+        """
         held = []
         for topic, counts in await self.each_topic(self.stats_of):
             namespace = namespace_of(topic)
-            if namespace is not None and counts["listed"]:
+            is_used = counts["listed"] or any(counts[state] for state in STATES)
+            if namespace is not None and is_used:
                 held.append((namespace, counts))
         return sorted(held)
 

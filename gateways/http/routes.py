@@ -25,6 +25,7 @@ _NAME: Final = {400: "a name that cannot be one"}
 _DONE: Final = {204: "done"}
 _LARGE: Final = {413: "the body is larger than is allowed"}
 _IS: Final = {401: "the password is missing or wrong"}
+_NOT_MADE: Final = {404: "there is no such queue, and it may not be made"}
 
 # Schemas of what is sent and answered.
 _ID: Final = {"type": "string", "pattern": "^[0-9]{1,19}$"}
@@ -138,7 +139,8 @@ def _public(queues: Queues) -> dict[str, dict[str, Operation]]:
     octets = "application/octet-stream"
     change = {**_DONE, **_NAME, **_GONE, **_STATE}
     messages, one = "/mq/{namespace}/messages", "/mq/{namespace}/messages/{id}"
-    drafted = {200: "its id", **_NAME, **_LARGE, 415: "the body is not said to be JSON"}
+    not_json = {415: "the body is not said to be JSON"}
+    drafted = {200: "its id", **_NAME, **_NOT_MADE, **_LARGE, **not_json}
     return {
         messages: {
             "POST": Operation(
@@ -153,7 +155,7 @@ def _public(queues: Queues) -> dict[str, dict[str, Operation]]:
             "GET": Operation(
                 queues.order,
                 "Orders the best waiting message; waits for one",
-                {200: "its id", 404: "the queue was cleared", **_NAME},
+                {200: "its id", 404: "the queue was cleared, or may not be made", **_NAME},
                 returns=(TEXT,),
                 returned=_ID,
                 waits=True,
@@ -236,7 +238,7 @@ def _setting(admin: Admin, key: Key) -> dict[str, Operation]:
         "PUT": Operation(
             admin.setter(key),
             f"Sets {key.shown}",
-            {**_DONE, **_IS, **wrong, **_LARGE},
+            {**_DONE, **_IS, **wrong, **_NOT_MADE, **_LARGE},
             body="application/json",
             schema=key.schema,
             private=True,

@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import socket
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 
 import uvicorn
 import uvloop
@@ -31,12 +32,13 @@ from asterism.gateways.http.protocol import (
     parts_of,
     preflight,
     refusal_of,
+    takes_gzip,
     template_of,
     with_code,
 )
 from asterism.gateways.http.queues import Queues
 from asterism.gateways.http.routes import Routes
-from asterism.gateways.http.transport import CONNECTION, GatheringProtocol
+from asterism.gateways.http.transport import CONNECTION, GatheringProtocol, WebSocket
 from asterism.gateways.http.v1_routes import paths_of
 from asterism.process_host import (
     fields_of,
@@ -47,15 +49,22 @@ from asterism.process_host import (
     socket_address,
 )
 from asterism.sdk.aio import Node, connect
+from asterism.wire import FRAME_BYTES_MAX
 
 PAYLOAD_LIMIT: Final = 1_048_576
+PAYLOAD_LIMIT_MAX: Final = FRAME_BYTES_MAX - 65_536  # fits a frame, with all that goes with it
+GZIP_THREAD_BYTES_MIN: Final = 65_536  # a larger body is compressed beside the loop
 GRACE_S: Final = 5  # for what is under way when the process is told to stop
 KEEP_ALIVE_S: Final = 75
 BACKLOG: Final = 2_048  # connections that wait to be taken
 CONNECT_S: Final = 30.0
 LOOK_S: Final = 0.02  # between looks for the front-end's file
 LAST_WORD_S: Final = 1.0  # to write the end of a stream
-FRAME_BYTES_MAX: Final = 1_048_576  # of what comes by a WebSocket
+SOCKET_BYTES_MAX: Final = 1_048_576  # of what comes by a WebSocket at a time
+SILENT_S: Final = 30  # a client that is not heard of is asked whether it is there, and again
+ASK_S: Final = 10
+ASKED_MAX: Final = 3
+FILES_WANTED: Final = 65_536  # each connection is one
 log = logging.getLogger("asterism.http")
 
 
@@ -70,13 +79,27 @@ class Connection(Protocol):
     on_lost: Callable[[], object] | None
 
 
+class Limits(NamedTuple):
+    """How many bytes a body may have."""
+
+    body: int = PAYLOAD_LIMIT
+    payload: int = PAYLOAD_LIMIT  # that of set
+    is_told: bool = False  # it holds for every body, also where more would be taken
+
+    def of(self, operation: Operation, is_set: bool) -> tuple[int, str]:
+        """The limit of an operation, and the variable that sets it."""
+        if is_set:
+            return self.payload, "MQ_SET_PAYLOAD_LIMIT"
+        most = self.body if self.is_told else max(self.body, operation.body_bytes_max)
+        return most, "MQ_PAYLOAD_LIMIT"
+
+
 class Application:
     """Takes requests, and answers them with what the broker says."""
 
-    def __init__(self, node: Node, limit: int, set_limit: int, password: str) -> None:
-        self._limit = limit
-        self._set_limit = set_limit
-        self._queues = Queues(node, set_limit)
+    def __init__(self, node: Node, limits: Limits, password: str) -> None:
+        self._limits = limits
+        self._queues = Queues(node, limits.payload)
         self._admin = Admin(node, self._queues, password)
         self._paths = Routes(self._queues, self._admin, paths_of(node)).paths
         self._waiting: set[asyncio.Future[Any]] = set()  # long polls and streams
@@ -96,10 +119,10 @@ class Application:
         except RefusedError as refused:
             response = (with_code(refused) if is_core else refused).response()
         except PeerError as error:
-            response = refusal_of(error).response() if is_core else of_error(error)
+            response = _told(error, request, is_core)
         except (TimeoutError, ConnectionError) as error:
             away = PeerError("busy", f"the broker does not answer: {error}")
-            response = refusal_of(away).response() if is_core else of_error(away)
+            response = _told(away, request, is_core)
         except GoneError:
             return
         if response.stream is not None:
@@ -113,7 +136,8 @@ class Application:
         request.parts = parts_of(raw_path.partition(b"?")[0])
         template, request.names = template_of(request.parts)
         operations = self._paths.get(template)
-        if operations is None or (request.parts == ("mq", "") and request.method == "GET"):
+        is_list = request.method in ("GET", "HEAD")
+        if operations is None or (request.parts == ("mq", "") and is_list):
             raise RefusedError(404, "there is no such path; /docs shows what there is")
         check_names(request.names)
         check_version(request.header(b"accept-version"))
@@ -129,8 +153,8 @@ class Application:
             raise RefusedError(405, f"there is {allowed} here", ((b"allow", allowed.encode()),))
         if operation.private or (operation.guarded and self._admin.has_password):
             self._admin.check(request)
-        limit = self._set_limit if operation.run == self._queues.set else self._limit
-        request.body = await _body(request, receive, max(limit, operation.body_bytes_max))
+        limit = self._limits.of(operation, operation.run == self._queues.set)
+        request.body = await _body(request, receive, *limit)
         if operation.waits and operation.waits_with in request.query:
             return await self._wait(operation, request, scope.get(CONNECTION))
         return await operation.run(request)
@@ -217,7 +241,11 @@ class Application:
         self, request: Request, response: Response, send: Send, refuses: str = ""
     ) -> None:
         """Answers; a WebSocket that is refused is answered as any request is."""
-        response = compressed(response, request.header(b"accept-encoding"))
+        accepted = request.header(b"accept-encoding")
+        if len(response.body) > GZIP_THREAD_BYTES_MIN and takes_gzip(accepted):
+            response = await asyncio.to_thread(compressed, response, accepted)
+        else:
+            response = compressed(response, accepted)
         headers = self._headers(request, response)
         if response.status != 204:
             headers.append((b"content-length", b"%d" % len(response.body)))
@@ -225,6 +253,10 @@ class Application:
         await send({"type": f"{kind}.start", "status": response.status, "headers": headers})
         body = b"" if request.method == "HEAD" else response.body
         await send({"type": f"{kind}.body", "body": body})
+
+
+def _told(error: PeerError, request: Request, is_core: bool) -> Response:
+    return refusal_of(error).response() if is_core else of_error(error, request.names)
 
 
 def _stopping() -> RefusedError:
@@ -243,15 +275,15 @@ def _allowed(operations: dict[str, Operation]) -> str:
     return ", ".join([*operations, *head, "OPTIONS"])
 
 
-def _too_large(limit: int) -> RefusedError:
-    return RefusedError(413, f"the body may have {limit} bytes")
+def _too_large(limit: int, setting: str) -> RefusedError:
+    return RefusedError(413, f"the body may have {limit} bytes: send less, or raise {setting}")
 
 
-async def _body(request: Request, receive: Receive, limit: int) -> bytes:
+async def _body(request: Request, receive: Receive, limit: int, setting: str) -> bytes:
     """The body of a request; refused as soon as it is too large."""
     told = request.headers.get(b"content-length", b"")
     if told.isdigit() and int(told) > limit:
-        raise _too_large(limit)
+        raise _too_large(limit, setting)
     body = bytearray()
     while True:
         event = await receive()
@@ -259,7 +291,7 @@ async def _body(request: Request, receive: Receive, limit: int) -> bytes:
             raise GoneError
         body += event.get("body", b"")
         if len(body) > limit:
-            raise _too_large(limit)
+            raise _too_large(limit, setting)
         if not event.get("more_body"):
             return bytes(body)
 
@@ -298,6 +330,13 @@ def _number(environ: Mapping[str, str], name: str, default: int, most: int) -> i
     return int(given)
 
 
+def limits_of(environ: Mapping[str, str]) -> Limits:
+    """What the environment says about bodies."""
+    body = _number(environ, "MQ_PAYLOAD_LIMIT", PAYLOAD_LIMIT, 1 << 40)
+    payload = _number(environ, "MQ_SET_PAYLOAD_LIMIT", body, 1 << 40)
+    return Limits(body, min(payload, PAYLOAD_LIMIT_MAX), bool(environ.get("MQ_PAYLOAD_LIMIT")))
+
+
 def listener(config: Config, environ: Mapping[str, str]) -> socket.socket:
     """The socket that requests come in by; others than this machine have to be allowed."""
     host = environ.get("MQ_HOST") or "localhost"
@@ -313,12 +352,37 @@ def listener(config: Config, environ: Mapping[str, str]) -> socket.socket:
         # would wait 40 ms for the client to acknowledge its first part.
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _ask_the_silent(found)
         found.bind(("127.0.0.1" if host == "localhost" else host, port))
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {host}:{port}: {error.strerror}. Name another port: MQ_PORT"
         ) from None
     return found
+
+
+def _ask_the_silent(listening: socket.socket) -> None:
+    """Has the system ask clients that say nothing, and hang up on those that are gone.
+
+    A client whose machine or network went away never hangs up by itself, and a message for its long
+    poll would go nowhere. Connections have the options of the socket that they came in by.
+    """
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", SILENT_S),
+        ("TCP_KEEPINTVL", ASK_S),
+        ("TCP_KEEPCNT", ASKED_MAX),
+    ):
+        if hasattr(socket, name):  # not on every system
+            listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _allow_many_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, FILES_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _Server(uvicorn.Server):
@@ -328,6 +392,16 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._application = application
 
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Takes signals as uvicorn does, which would raise them anew in the end.
+
+        The process would be gone before the broker is told so, with what is to be given back.
+        """
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
+
     async def on_tick(self, counter: int) -> bool:
         ends = await super().on_tick(counter)
         if ends:
@@ -336,18 +410,18 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(config: Config, environ: Mapping[str, str], name: str) -> None:
-    limit = _number(environ, "MQ_PAYLOAD_LIMIT", PAYLOAD_LIMIT, 1 << 40)
-    set_limit = _number(environ, "MQ_SET_PAYLOAD_LIMIT", limit, 1 << 40)
+    limits = limits_of(environ)
     listening = listener(config, environ)
     host, port = listening.getsockname()[:2]
     async with connect(await _address(config), name, timeout=CONNECT_S) as node:
-        application = Application(node, limit, set_limit, environ.get("MQ_ADMIN_PASSWORD", ""))
+        application = Application(node, limits, environ.get("MQ_ADMIN_PASSWORD", ""))
         settings = uvicorn.Config(
             application,
             http=GatheringProtocol,
+            ws=WebSocket,
             lifespan="off",
             proxy_headers=False,
-            ws_max_size=FRAME_BYTES_MAX,
+            ws_max_size=SOCKET_BYTES_MAX,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -376,6 +450,7 @@ async def _address(config: Config) -> str:
 
 def run(config: Config, name: str) -> None:
     """Runs the door until it is told to stop; it has a file of this name in the run folder."""
+    _allow_many_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(config, os.environ, name))
     log.info("has stopped")

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 
 import httpx
@@ -34,6 +35,7 @@ def test_a_path_that_there_is_not_is_404(http: httpx.Client) -> None:
         assert answer.status_code == 404
         assert "/docs" in answer.json()["message"]
     assert http.get(f"/mq/{'x' * 601}/stats").status_code == 404
+    assert [http.request(method, "/mq/").status_code for method in ("GET", "HEAD")] == [404, 404]
 
 
 def test_a_method_that_there_is_not_is_405_and_says_which_there_are(queue: Queue) -> None:
@@ -110,8 +112,28 @@ def test_bodies_are_compressed_when_asked(queue: Queue) -> None:
         assert answer.headers["content-encoding"] == "gzip"
     assert len(raw) < 1_000
     assert gzip.decompress(raw) == b"a" * 10_000
-    plain = queue.http.get(path, headers={"Accept-Encoding": "gzip;q=0"})
+
+
+@pytest.mark.parametrize("accepted", ["", "gzip;q=0", "*;q=0", "*, gzip;q=0", "br", "identity"])
+def test_bodies_are_not_compressed_for_who_does_not_take_that(queue: Queue, accepted: str) -> None:
+    message = queue.make(b"a" * 10_000)
+    headers = {"Accept-Encoding": accepted}
+    plain = queue.http.get(f"{queue.base}/messages/{message}", headers=headers)
     assert "content-encoding" not in plain.headers
+    assert plain.headers["vary"] == "accept-encoding"
+    assert plain.content == b"a" * 10_000
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_a_large_body_is_compressed_only_if_that_makes_it_smaller(
+    queue: Queue, repeats: bool
+) -> None:
+    payload = b"a" * 1_000_000 if repeats else os.urandom(1_000_000)
+    message = queue.make(payload)
+    headers = {"Accept-Encoding": "*"}
+    answer = queue.http.get(f"{queue.base}/messages/{message}", headers=headers)
+    assert answer.content == payload
+    assert ("content-encoding" in answer.headers) == repeats
 
 
 def test_a_connection_is_kept(queue: Queue) -> None:

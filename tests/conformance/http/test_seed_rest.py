@@ -12,7 +12,8 @@ import pytest
 from asterism.config import Config, ConfigError, load
 from asterism.gateways.http import server
 from asterism.testing import Broker
-from tests.conformance.http.conftest import Queue
+from asterism.wire import FRAME_BYTES_MAX
+from tests.conformance.http.conftest import PASSWORD, Queue
 
 LIMIT = 1_048_576  # of a body, unless it is told otherwise
 
@@ -50,6 +51,16 @@ def test_a_port_that_is_taken_is_named(config: Config) -> None:
         port = str(taken.getsockname()[1])
         with pytest.raises(ConfigError, match=port):
             server.listener(config, {"MQ_PORT": port})
+
+
+def test_a_client_that_went_away_without_a_word_is_missed(config: Config) -> None:
+    """By the system: nothing else can tell of a long poll whose client has no machine any more."""
+    with server.listener(config, {"MQ_PORT": "0"}) as listening:
+        listening.listen()
+        with socket.create_connection(listening.getsockname()):
+            taken, _ = listening.accept()
+            with taken:
+                assert taken.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
 # --- order --------------------------------------------------------------------------------------
@@ -211,3 +222,77 @@ def test_the_limit_of_set_is_that_of_all_bodies_unless_it_has_its_own(small: Bro
         queue = Queue(http, "small")
         assert queue.set(queue.draft(), bytes(101)) == 413
         assert queue.set(queue.draft(), bytes(100)) == 204
+
+
+def test_the_limit_of_all_bodies_is_that_of_what_is_published_too(
+    small: Broker, http: httpx.Client
+) -> None:
+    """Where nobody has said so, many messages may come in one body."""
+    path = "/v1/topics/published/messages"
+    with httpx.Client(base_url=small.http_url, timeout=20) as limited:
+        refused = limited.post(path, content=bytes(101))
+        assert refused.status_code == 413
+        assert "MQ_PAYLOAD_LIMIT" in refused.json()["message"]
+        assert limited.post(path, content=bytes(100)).status_code == 200
+    many = {"messages": [{"payload": "x" * LIMIT}, {"payload": "x" * LIMIT}]}
+    assert http.post(path, json=many).status_code == 200
+
+
+@pytest.mark.parametrize("environ", [{"MQ_SET_PAYLOAD_LIMIT": "1" + "0" * 12}, {}])
+def test_no_payload_may_be_larger_than_what_the_broker_can_take(environ: dict[str, str]) -> None:
+    """It would cost the door its connection, and all who use it theirs to the broker."""
+    assert server.limits_of(environ).payload + LIMIT // 32 < FRAME_BYTES_MAX
+
+
+@pytest.fixture(scope="module")
+def large() -> Iterator[Broker]:
+    env = {"MQ_SET_PAYLOAD_LIMIT": str(4 * LIMIT)}
+    with Broker(workers=1, doors=("http",), env=env) as running:
+        yield running
+
+
+def test_a_larger_limit_holds_for_queues_that_have_none_of_their_own(large: Broker) -> None:
+    with httpx.Client(base_url=large.http_url, timeout=20) as http:
+        free, bound = Queue(http, "free"), Queue(http, "bound")
+        assert free.set(free.draft(), bytes(4 * LIMIT)) == 204
+        assert free.set(free.draft(), bytes(4 * LIMIT + 1)) == 413
+        settings = {"settings": {"max_payload": 2 * LIMIT}}
+        message = bound.draft()
+        assert http.patch("/v1/topics/bound", json=settings).status_code == 204
+        refused = http.put(f"/mq/bound/messages/{message}", content=bytes(2 * LIMIT + 1))
+        assert refused.status_code == 413
+        assert "max_payload" in refused.json()["message"]
+        assert http.get("/v1/topics/bound").json()["settings"]["max_payload"] == 2 * LIMIT
+        assert bound.stats() == {"drafting": 1}
+        assert bound.set(message, bytes(2 * LIMIT)) == 204
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[Broker]:
+    config = {"auto_create": False, "topic": {"max_payload": 1_000}}
+    env = {"MQ_SET_PAYLOAD_LIMIT": "2000", "MQ_ADMIN_PASSWORD": PASSWORD}
+    with Broker(workers=1, doors=("http",), config=config, env=env) as running:
+        yield running
+
+
+def test_the_limit_of_the_broker_itself_is_kept(strict: Broker) -> None:
+    with httpx.Client(base_url=strict.http_url, timeout=20) as http:
+        queue = Queue(http, "kept")
+        password = {"Authorization": f"Bearer {PASSWORD}"}
+        assert http.put("/v1/topics/kept", headers=password).status_code == 201
+        message = queue.draft()
+        assert queue.set(message, bytes(1_001)) == 413
+        assert queue.set(message, bytes(1_000)) == 204
+
+
+def test_where_queues_are_not_made_by_themselves_it_is_said(strict: Broker) -> None:
+    with httpx.Client(base_url=strict.http_url, timeout=20) as http:
+        queue = Queue(http, "missing")
+        for answer in (
+            http.post(f"{queue.base}/messages", json={"priority": None}),
+            http.get(f"{queue.base}/messages"),
+            queue.admin("PUT", "unique", json=True),
+        ):
+            assert answer.status_code == 404
+            assert "/v1/topics" in answer.json()["message"]
+        assert queue.get("1").content == b""

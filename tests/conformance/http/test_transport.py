@@ -6,6 +6,7 @@ whatever else happens in that moment.
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,8 +18,8 @@ import pytest
 
 import asterism
 from asterism.gateways.http.protocol import Operation, Request, Response
-from asterism.gateways.http.server import Application
-from asterism.gateways.http.transport import CONNECTION
+from asterism.gateways.http.server import Application, Limits
+from asterism.gateways.http.transport import CONNECTION, HEAD_BYTES_MAX
 from asterism.sdk.aio import Node
 from asterism.testing import Broker
 from tests.conformance.http.conftest import PASSWORD, Queue
@@ -157,7 +158,52 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_sent(wire: Wire, queue
 
 def test_what_is_not_http_is_answered_and_hung_up_on(wire: Wire) -> None:
     wire.send(b"what is this?\r\n\r\n")
-    assert wire.answer()[0] == 400
+    status, body = wire.answer()
+    assert status == 400
+    assert "HTTP/1.1" in json.loads(body)["message"]
+    assert wire.rest() == b""
+
+
+@pytest.mark.parametrize("begun", [b"GET /health HTTP/1.1\r\nX-Long: ", b"GET /"])
+def test_a_head_that_does_not_end_is_refused(wire: Wire, begun: bytes) -> None:
+    wire.send(begun)
+    wire.send(b"a" * HEAD_BYTES_MAX)
+    status, body = wire.answer()
+    assert status == 431
+    assert str(HEAD_BYTES_MAX) in json.loads(body)["message"]
+    assert wire.rest() == b""
+
+
+def test_a_head_of_many_pieces_is_one(wire: Wire) -> None:
+    for _ in range(3):  # on one connection, each with bytes of its own
+        wire.send(f"GET /health HTTP/1.1\r\nHost: {wire.host}\r\n".encode())
+        for number in range(10):
+            wire.send(f"X-{number}: {'a' * 3_000}\r\n".encode())
+        wire.send(b"\r\n")
+        assert wire.answer() == (200, b"OK")
+
+
+UPGRADE = (
+    "Upgrade: websocket",
+    "Connection: Upgrade",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "body", "status"),
+    [
+        ("GET", f"Cookie: {'a' * 9_000}", b"", 431),
+        ("POST", "Content-Length: 14", b'{"priority":1}', 400),
+    ],
+)
+def test_what_cannot_begin_a_websocket_is_answered(
+    wire: Wire, method: str, more: str, body: bytes, status: int
+) -> None:
+    wire.say(f"{method} /v1/topics/any/subscribe HTTP/1.1", *UPGRADE, more, body=body)
+    told, why = wire.answer()
+    assert (told, b"WebSocket" in why) == (status, True)
     assert wire.rest() == b""
 
 
@@ -201,7 +247,7 @@ def play(broker: Broker, scenario: Callable[[Node, Application], Awaitable[None]
 
     async def main() -> None:
         async with asyncio.timeout(60), asterism.connect(broker.address) as node:
-            await scenario(node, Application(node, 1 << 20, 1 << 20, ""))
+            await scenario(node, Application(node, Limits(), ""))
 
     asyncio.run(main())
 

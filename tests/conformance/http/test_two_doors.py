@@ -1,12 +1,16 @@
 """Two HTTP doors on one broker behave as one: neither keeps anything that the other would miss."""
 
+import contextlib
 import json
+import resource
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -152,6 +156,35 @@ def test_doors_of_one_data_folder_have_names_and_files_of_their_own(
             Queue(client, queue.namespace).make()
         assert queue.stats() == {"waiting": 1}
         assert " http-2 listens " in (tmp_path / "log").read_text()
+
+
+def test_a_door_that_is_stopped_says_goodbye(queue: Queue, broker: Broker, tmp_path: Path) -> None:
+    """The broker need not miss it: what it had waiting is over at once."""
+    with Door(tmp_path, broker.address) as door:
+        with_it = _sessions(queue)
+        door.process.terminate()
+        assert door.process.wait(READY_S) == 0
+        assert _sessions(queue) == with_it - 1
+
+
+def _sessions(queue: Queue) -> int:
+    return int(queue.http.get("/v1/status").json()["frontend"]["sessions"])
+
+
+def test_a_door_takes_as_many_connections_as_the_system_lets_it(
+    broker: Broker, tmp_path: Path
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        door = Door(tmp_path, broker.address)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with door, contextlib.ExitStack() as clients:
+        where = urlsplit(door.url)
+        for _ in range(300):
+            clients.enter_context(socket.create_connection((where.hostname, where.port)))
+        assert httpx.get(f"{door.url}/health", timeout=READY_S).text == "OK"
 
 
 @pytest.mark.parametrize("name", ["worker-0", "http/../x", "http-", "", "nats"])

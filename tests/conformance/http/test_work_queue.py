@@ -416,6 +416,50 @@ def test_other_doors_see_the_same_queue(queue: Queue, broker: Broker) -> None:
     assert queue.stats() == {"completed": 2}
 
 
+def test_a_queue_that_only_other_doors_use_is_listed_and_counted(
+    queue: Queue, broker: Broker
+) -> None:
+    async def publish() -> None:
+        async with asterism.connect(broker.address) as node:
+            await node.publish(queue.namespace, b"from the sdk", max_receivers=1)
+
+    asyncio.run(publish())
+    label = f'asterism_messages{{namespace="{queue.namespace}",state="waiting"}}'
+    assert queue.namespace in queue.http.get("/mq").json()
+    assert f"{label} 1" in queue.http.get("/metrics").text.splitlines()
+    message = queue.order()
+    queue.get(message)
+    assert queue.patch(message, "complete") == 204
+    assert queue.namespace in queue.http.get("/mq").json()
+    assert queue.http.delete(queue.base).status_code == 204
+    assert queue.namespace not in queue.http.get("/mq").json()
+
+
+@pytest.mark.parametrize(
+    ("kept", "shown"),
+    [
+        ("text/plain", "text/plain"),
+        ("text/plain\r\nX-Made-Up: 1", "application/octet-stream"),
+        ("text/\0plain", "application/octet-stream"),
+        ("文/本", "application/octet-stream"),
+        ("", "application/octet-stream"),
+    ],
+)
+def test_a_message_of_another_door_can_be_read_whatever_it_says_of_its_type(
+    queue: Queue, broker: Broker, kept: str, shown: str
+) -> None:
+    async def publish() -> None:
+        async with asterism.connect(broker.address) as node:
+            attributes = {"content-type": kept}
+            await node.publish(queue.namespace, b"any", max_receivers=1, attributes=attributes)
+
+    asyncio.run(publish())
+    answer = queue.get(queue.order())
+    assert (answer.status_code, answer.content) == (200, b"any")
+    assert answer.headers["content-type"] == shown
+    assert "x-made-up" not in answer.headers
+
+
 def test_many_clients_at_once_each_get_their_own_messages(queue: Queue) -> None:
     lock, seen = threading.Lock(), []
 
