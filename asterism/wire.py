@@ -126,6 +126,7 @@ FIRST_TOPIC_VERB: Final = Verb.PUBLISH
 FIRST_BROKER_VERB: Final = Verb.WELCOME
 
 DELIVERIES_TOGETHER_MAX: Final = 1_000  # of several commands in one message to an endpoint
+DELIVERIES_BYTES_MAX: Final = 16 << 20  # of one part; past it they go in several, or alone
 
 TOGETHER_MAX: Final = 64  # parts in one frame
 FRAME_BYTES_MAX: Final = 64 << 20  # one frame of a client; a larger one costs it its connection
@@ -372,9 +373,24 @@ def write_effects(effects: Sequence[tuple[str, Effect]], worker: int) -> Iterato
         if receipts:
             yield _receipts(receipts_for, receipts, worker)
             receipts = []
-        yield _write(topic, effect, worker)
+        outgoing = _write(topic, effect, worker)
+        if len(outgoing.part) > DELIVERIES_BYTES_MAX:
+            yield from _in_several(topic, effect, outgoing, worker)
+        else:
+            yield outgoing
     if receipts:
         yield _receipts(receipts_for, receipts, worker)
+
+
+def _in_several(topic: str, effect: Effect, outgoing: Outgoing, worker: int) -> Iterator[Outgoing]:
+    """What is larger than one part should be: deliveries by halves, anything else as it is."""
+    if not isinstance(effect, Deliver) or len(effect.deliveries) == 1:
+        yield outgoing
+        return
+    middle = len(effect.deliveries) // 2
+    for some in (effect.deliveries[:middle], effect.deliveries[middle:]):
+        half = Deliver(effect.node, effect.endpoint, effect.receiver, some)
+        yield from write_effects([(topic, half)], worker)
 
 
 def _together(effects: Sequence[tuple[str, Effect]]) -> list[tuple[str, Effect]]:
