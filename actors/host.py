@@ -416,6 +416,8 @@ class Worker:
                 # twice.
                 commands += 1
                 continue
+            if self._lanes.is_over(session):
+                self._end_lanes()
             parts = wire.read_parts(frame)
             for part in parts:
                 self._take(session, part, frame[part.body : part.end])
@@ -432,6 +434,9 @@ class Worker:
             taken += len(data)
             if commands >= TURN_COMMANDS_MAX or taken >= TURN_BYTES_MAX:
                 break
+        self._end_lanes()
+
+    def _end_lanes(self) -> None:
         for session in self._lanes.take_ended():
             self._end_session(session)
 

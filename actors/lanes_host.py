@@ -7,8 +7,10 @@ lane; behind the answer to it, all that this worker has for it goes there. So no
 anything. A lane that ends takes with it what its session holds here, as a session that ends does.
 
 I1  A lane is read once its session has claimed it, and not before.
-I2  What a client does not take waits in its lane's outbox, within a bound; at the bound the lane is
-    cut. This process never waits for a client.
+I2  What a client does not take waits in its lane's outbox. Past a bound, one that takes nothing for
+    some seconds is cut; one that reads is not, however much a turn has for it: what may come is
+    bounded by the credit that it gave. This process never waits for a client.
+I3  A session whose lane is over is sent nothing, by whatever way, until that is taken note of.
 """
 
 import contextlib
@@ -17,6 +19,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Iterator
+from time import monotonic
 from typing import Final
 
 from asterism import wire
@@ -27,7 +30,8 @@ LANES_MAX: Final = 1_024  # of one worker; further clients go through the front-
 UNCLAIMED_MAX: Final = (
     256  # connections that no session has claimed; the oldest is cut for the next
 )
-OUTBOX_BYTES_MAX: Final = 64 << 20  # waiting for one client that does not read; then it is cut
+OUTBOX_BYTES_MAX: Final = 64 << 20  # waiting for one client; past it, one that stalls is cut
+STALLED_S: Final = 5.0  # for how long it takes nothing of that
 READY_MAX: Final = 64  # sockets that one turn looks at; the others come first in the next
 READ_BYTES: Final = 128 << 10  # of one lane in one turn
 SOCKET_BUFFER_BYTES: Final = 1 << 20  # as far as the system allows
@@ -38,7 +42,10 @@ _IN_OUT: Final = select.EPOLLIN | select.EPOLLOUT
 class Lane:
     """One connection of a client."""
 
-    __slots__ = ("descriptor", "outbox", "outbox_bytes", "session", "socket", "stream", "token")
+    __slots__ = (
+        *("descriptor", "outbox", "outbox_bytes", "session", "socket", "stream", "taken_at"),
+        "token",
+    )
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -48,6 +55,13 @@ class Lane:
         self.stream = wire.PartStream()
         self.outbox: deque[bytes] = deque()
         self.outbox_bytes = 0
+        self.taken_at = 0.0  # when its client took something of the outbox, or that began
+
+    def has_left(self) -> bool:
+        """Has its client closed it, whatever is still to be read of it?"""
+        poll = select.poll()
+        poll.register(self.descriptor, 0)
+        return bool(poll.poll(0))
 
     def learn_token(self) -> bool:
         """Reads the token, which comes first; false where it is not there yet."""
@@ -77,7 +91,7 @@ class Lanes:
         self._lanes: dict[int, Lane] = {}  # by descriptor: those that are claimed
         self._unclaimed: deque[Lane] = deque()  # the oldest first
         self._of_session: dict[bytes, Lane] = {}
-        self._ended: list[bytes] = []  # sessions whose lane is over
+        self._ended: dict[bytes, None] = {}  # sessions whose lane is over
         self._ready: deque[tuple[int, int]] = deque()
         self._buffer = bytearray(READ_BYTES)
         self._view = memoryview(self._buffer)
@@ -164,6 +178,9 @@ class Lanes:
                 lane = unclaimed
             elif unclaimed.socket.fileno() >= 0:
                 self._unclaimed.append(unclaimed)
+        if lane is not None and lane.has_left():
+            lane.socket.close()  # given up before it was claimed
+            lane = None
         if lane is None:
             raise PeerError("wrong_state", "there is no lane of that token here")
         if len(self._lanes) >= LANES_MAX:
@@ -183,7 +200,7 @@ class Lanes:
         """Sends on the lane of a session; False where it has none."""
         lane = self._of_session.get(session)
         if lane is None:
-            return False
+            return session in self._ended  # it is on its way to ask for all of it again
         if lane.outbox:
             self._park(lane, data)
             return True
@@ -200,9 +217,11 @@ class Lanes:
         return True
 
     def _park(self, lane: Lane, data: bytes) -> None:
+        if not lane.outbox:
+            lane.taken_at = monotonic()
         lane.outbox.append(data)
         lane.outbox_bytes += len(data)
-        if lane.outbox_bytes > OUTBOX_BYTES_MAX:
+        if lane.outbox_bytes > OUTBOX_BYTES_MAX and monotonic() - lane.taken_at >= STALLED_S:
             self._end(lane)
 
     def _drain(self, lane: Lane) -> None:
@@ -217,6 +236,7 @@ class Lanes:
                 self._end(lane)
                 return
             lane.outbox_bytes -= sent
+            lane.taken_at = monotonic()
             if sent < len(data):
                 lane.outbox[0] = data[sent:]
                 return
@@ -227,7 +247,18 @@ class Lanes:
 
     def _end(self, lane: Lane) -> None:
         if self.close(lane.session):
-            self._ended.append(lane.session)
+            self._ended[lane.session] = None
+
+    def is_over(self, session: bytes) -> bool:
+        """Has a lane of this session ended, of which ``take_ended`` has not told yet?
+
+        To be asked before anything is taken that the session sent through the front-end: who
+        closes a lane and goes on there sent it behind that.
+        """
+        lane = self._of_session.get(session)
+        if lane is not None and lane.has_left():
+            self._end(lane)
+        return session in self._ended
 
     def close(self, session: bytes) -> bool:
         """Closes the lane of a session; False where it has none."""
@@ -241,8 +272,8 @@ class Lanes:
 
     def take_ended(self) -> list[bytes]:
         """The sessions whose lane has ended by itself since this was asked last."""
-        ended, self._ended = self._ended, []
-        return ended
+        ended, self._ended = self._ended, {}
+        return list(ended)
 
     def close_all(self) -> None:
         """Cuts every lane; further ones may come."""
