@@ -521,14 +521,17 @@ class Session:
 
     def _receive(self, part: Part, body: bytes, now_ms: int, events: list[Event]) -> None:
         verb, worker, _, request, topic = part[:5]
-        if worker != ANY_WORKER and topic:
-            if len(self._worker_of) >= WORKERS_KNOWN_MAX:
-                self._worker_of.clear()
-            self._worker_of[topic] = worker
-        handler = _HANDLERS.get(verb)
         if verb == Verb.ELSEWHERE:
             self._ways.is_elsewhere(topic)
             return
+        # A refusal may be of a worker that no longer has the topic.
+        if worker != ANY_WORKER and topic and verb != Verb.REFUSE:
+            if len(self._worker_of) >= WORKERS_KNOWN_MAX:
+                self._worker_of.clear()
+            self._worker_of[topic] = worker
+            if worker >= self.workers:
+                self._ways.is_elsewhere(topic, worker)
+        handler = _HANDLERS.get(verb)
         if handler is None:
             told = f"the broker sent verb {verb}, which this version does not know"
             events.append(Noted(told))
@@ -612,8 +615,9 @@ class Session:
 
     def lane_lost(self, worker: int) -> list[Event]:
         """A lane has ended: what was under way on it goes through the front-end."""
-        events: list[Event] = [Noted(f"lost the lane to worker {worker}")]
+        events: list[Event] = []
         if self._close_lane(worker) and self._state == _READY:
+            events.append(Noted(f"lost the lane to worker {worker}"))
             self._begin_again(worker, events)
         return events
 

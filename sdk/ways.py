@@ -2,6 +2,9 @@
 
 I1  While a worker has a lane, everything for it goes there, so that nothing overtakes anything; but
     for topics of which it said that they are elsewhere.
+I2  What is about a topic that has answered from a process of its own goes through the front-end,
+    for as long as that process has not restarted: its worker would refuse it, and what wants no
+    answer, such as credit, would be gone.
 """
 
 from typing import Final
@@ -22,7 +25,7 @@ class Ways:
         self._stores = 0
         self._workers = 0
         self._lanes: dict[int, list[bytes]] = {}
-        self._homes: dict[bytes, int] = {}  # topic -> its worker
+        self._homes: dict[bytes, int] = {}  # topic -> its worker, or the process of its own
 
     def begin(self, folder: str, stores: int, workers: int) -> None:
         """A broker has lanes, this one; or none, without a folder."""
@@ -42,12 +45,21 @@ class Ways:
 
     def close(self, worker: int) -> bool:
         """From here on, it goes through the front-end; false if it did."""
-        self._homes.clear()
+        self._forget_homes(worker)
         return self._lanes.pop(worker, None) is not None
 
-    def is_elsewhere(self, topic: bytes) -> None:
-        """The worker of its lane says that a topic has another."""
-        self._homes[topic] = _FRONT
+    def is_elsewhere(self, topic: bytes, process: int = _FRONT) -> None:
+        """The worker of its lane says that a topic has another; or this process of its own does."""
+        if process >= self._workers or self._homes.get(topic, _FRONT) < self._workers:
+            self._homes[topic] = process
+
+    def _forget_homes(self, restarted: int = _FRONT) -> None:
+        """All but the topics that have a process of their own, other than this one."""
+        self._homes = {
+            topic: home
+            for topic, home in self._homes.items()
+            if home >= self._workers and home != restarted
+        }
 
     def of(self, topic: bytes) -> list[bytes]:
         """The parts among which one about this topic goes."""
@@ -61,7 +73,7 @@ class Ways:
 
     def _home(self, topic: bytes) -> int:
         if len(self._homes) >= TOPICS_MAX:
-            self._homes.clear()
+            self._forget_homes()
         if not topic.startswith(PROCESS):
             home = worker_of(store_of(topic.decode(), self._stores), self._workers)
         elif topic[1:2] == b"w" and topic[2:].isdigit():
