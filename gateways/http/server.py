@@ -16,6 +16,7 @@ from asterism.config import Config, ConfigError, is_loopback
 from asterism.errors import PeerError
 from asterism.gateways.http.admin import Admin
 from asterism.gateways.http.protocol import (
+    RETRY_AFTER_S,
     STALLED_S,
     Operation,
     Receive,
@@ -56,6 +57,9 @@ PAYLOAD_LIMIT_MAX: Final = FRAME_BYTES_MAX - 65_536  # fits a frame, with all th
 GZIP_THREAD_BYTES_MIN: Final = 65_536  # a larger body is compressed beside the loop
 GRACE_S: Final = 5  # for what is under way when the process is told to stop
 KEEP_ALIVE_S: Final = 75
+POLLS_MAX: Final = (
+    9_000  # clients that wait: of the 10,000 requests to the broker, others need some
+)
 BACKLOG: Final = 2_048  # connections that wait to be taken
 CONNECT_S: Final = 30.0
 LOOK_S: Final = 0.02  # between looks for the front-end's file
@@ -87,9 +91,9 @@ class Limits(NamedTuple):
     is_told: bool = False  # it holds for every body, also where more would be taken
 
     def of(self, operation: Operation, is_set: bool) -> tuple[int, str]:
-        """The limit of an operation, and the variable that sets it."""
+        """The limit of an operation, and the variable by which it can be raised."""
         if is_set:
-            return self.payload, "MQ_SET_PAYLOAD_LIMIT"
+            return self.payload, "MQ_SET_PAYLOAD_LIMIT" if self.payload < PAYLOAD_LIMIT_MAX else ""
         most = self.body if self.is_told else max(self.body, operation.body_bytes_max)
         return most, "MQ_PAYLOAD_LIMIT"
 
@@ -103,6 +107,7 @@ class Application:
         self._admin = Admin(node, self._queues, password)
         self._paths = Routes(self._queues, self._admin, paths_of(node)).paths
         self._waiting: set[asyncio.Future[Any]] = set()  # long polls and streams
+        self._polls = 0
         self._is_stopping = False
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -206,12 +211,15 @@ class Application:
         """
         if self._is_stopping:
             raise _stopping()
+        if self._polls >= POLLS_MAX:
+            raise _later(f"{POLLS_MAX} clients wait at this door: try again, or at another door")
         if connection is None or connection.is_lost:
             raise GoneError
         poll = asyncio.current_task()
         assert poll is not None
         connection.on_lost = poll.cancel
         self._waiting.add(poll)
+        self._polls += 1
         try:
             return await operation.run(request)
         except asyncio.CancelledError:
@@ -221,6 +229,7 @@ class Application:
             raise GoneError if connection.is_lost else _stopping() from None
         finally:
             self._waiting.discard(poll)
+            self._polls -= 1
             connection.on_lost = None
 
     def stop(self) -> None:
@@ -259,8 +268,12 @@ def _told(error: PeerError, request: Request, is_core: bool) -> Response:
     return refusal_of(error).response() if is_core else of_error(error, request.names)
 
 
+def _later(message: str) -> RefusedError:
+    return RefusedError(503, message, ((b"retry-after", b"%d" % RETRY_AFTER_S),))
+
+
 def _stopping() -> RefusedError:
-    return RefusedError(503, "the service is being stopped: try again", ((b"retry-after", b"1"),))
+    return _later("the service is being stopped: try again")
 
 
 def _operation(operations: dict[str, Operation], method: str) -> Operation | None:
@@ -276,7 +289,8 @@ def _allowed(operations: dict[str, Operation]) -> str:
 
 
 def _too_large(limit: int, setting: str) -> RefusedError:
-    return RefusedError(413, f"the body may have {limit} bytes: send less, or raise {setting}")
+    otherwise = f", or raise {setting}" if setting else ""
+    return RefusedError(413, f"the body may have {limit} bytes: send less{otherwise}")
 
 
 async def _body(request: Request, receive: Receive, limit: int, setting: str) -> bytes:

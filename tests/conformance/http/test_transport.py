@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 import asterism
+from asterism.gateways.http import server
 from asterism.gateways.http.protocol import Operation, Request, Response
 from asterism.gateways.http.server import Application, Limits
 from asterism.gateways.http.transport import CONNECTION, HEAD_BYTES_MAX
@@ -314,6 +315,28 @@ def test_a_client_that_hangs_up_while_it_waits_is_gone_at_once(
             await asyncio.sleep(0.01)
         await asyncio.to_thread(queue.make)
         assert await asyncio.to_thread(queue.stats) == {"waiting": 1}
+
+    play(broker, scenario)
+
+
+def test_however_many_wait_others_are_answered(
+    broker: Broker, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "POLLS_MAX", 2)
+
+    async def scenario(node: Node, application: Application) -> None:
+        path = f"{queue.base}/messages"
+        orders = [asyncio.create_task(ask(application, path, Client())) for _ in range(2)]
+        while len(node._answers) < 2:
+            await asyncio.sleep(0)
+        assert await ask(application, path, Client()) == 503
+        assert await ask(application, f"{queue.base}/stats", Client()) == 200
+        await asyncio.to_thread(queue.make)
+        await asyncio.wait(orders, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.to_thread(queue.make)
+        assert [await order for order in orders] == [200, 200]
+        await asyncio.to_thread(queue.make)
+        assert await ask(application, path, Client()) == 200
 
     play(broker, scenario)
 
