@@ -14,13 +14,14 @@ from typing import Any, Final, NamedTuple, NoReturn, Protocol
 from urllib.parse import unquote_to_bytes
 
 from asterism.errors import ERRORS, PeerError
+from asterism.gateways.http.versions import is_within
 
 NAME: Final = re.compile(r"[a-zA-Z0-9.\-_]{0,255}")
 _FIELD: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]+")  # what the value of a header may have
 PATH_PART_MAX: Final = 600  # characters of a part of a path; beyond it there is no such path
 V1_PART_MAX: Final = 765  # the same under /v1, where a name has 255 bytes that may all be encoded
 GZIP_BYTES_MIN: Final = 512  # a smaller body is not worth compressing
-API_VERSION: Final = "0.6.2"  # of the service whose interface this is; see Accept-Version
+API_VERSION: Final = (0, 6, 2)  # of the service whose interface this is; see Accept-Version
 JSON: Final = "application/json; charset=utf-8"
 TEXT: Final = "text/plain; charset=utf-8"
 NDJSON: Final = "application/x-ndjson"
@@ -322,14 +323,9 @@ def takes_gzip(accept_encoding: str) -> bool:
 
 def check_version(wanted: str) -> None:
     """Refuses a client that asks for another version of this interface."""
-    if not wanted or wanted == "*":
-        return
-    asked = wanted.lstrip("^~=v ").split(".")
-    ours = API_VERSION.split(".")
-    if len(asked) > len(ours) or any(
-        part not in ("x", "*", own) for part, own in zip(asked, ours, strict=False)
-    ):
-        raise RefusedError(400, f"Accept-Version is {wanted[:64]!r}, and this is {API_VERSION}")
+    if wanted and not is_within(API_VERSION, wanted):
+        ours = ".".join(map(str, API_VERSION))
+        raise RefusedError(400, f"Accept-Version is {wanted[:64]!r}, and this is {ours}")
 
 
 def cors_of(request: Request) -> tuple[tuple[bytes, bytes], ...]:

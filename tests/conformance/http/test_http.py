@@ -8,6 +8,7 @@ import re
 import httpx
 import pytest
 
+from asterism.testing import Broker
 from tests.conformance.http.conftest import Queue
 
 
@@ -145,12 +146,49 @@ def test_a_connection_is_kept(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "status"), [("0.6.2", 200), ("0.6.x", 200), ("*", 200), ("1.0.0", 400), ("x.y", 400)]
+    "wanted",
+    [
+        *("0.6.2", "=0.6.2", "v0.6.2", "0.6", "0.6.x", "0", "0.X", "x", "*", ""),
+        *("^0.6.0", "^0.6", "^0", "~0.6.0", "~0.6", "~> 0.6.1", "^0.6.2"),
+        *(">=0.6.0", ">= 0.5", ">0.6.1", ">0.5", "<0.7.0", "<=0.6", "<1", "<=0.6.2"),
+        *(">=0.5.0 <0.7.0", "0.5 - 0.6", "0.6.2 - 1.0.0", "^0.5.0 || ^0.6.0", "1.x||0.6.x"),
+    ],
 )
-def test_another_version_of_the_interface_is_refused(
-    http: httpx.Client, wanted: str, status: int
+def test_a_version_in_the_range_that_a_client_takes_is_served(
+    http: httpx.Client, wanted: str
 ) -> None:
-    assert http.get("/mq", headers={"Accept-Version": wanted}).status_code == status
+    assert http.get("/mq", headers={"Accept-Version": wanted}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        *("1.0.0", "0.6.1", "0.7", "^0.5.0", "^0.6.3", "^1", "~0.5", "~0.6.3", ">0.6.2", ">0.6"),
+        *("<0.6.2", "<0.6", "<=0.6.1", ">=0.6.0 <0.6.2", "0.5 - 0.6.1", "^0.5.0 || ^0.7.0"),
+        *("x.y", "0.6.2.1", "one", "0.6.2-rc.1", "^^0.6.2", "1" * 300, "a" * 30_000),
+    ],
+)
+def test_another_version_of_the_interface_is_refused(http: httpx.Client, wanted: str) -> None:
+    answer = http.get("/mq", headers={"Accept-Version": wanted})
+    assert answer.status_code == 400
+    assert "0.6.2" in answer.json()["message"]
+
+
+def test_the_client_of_that_service_is_served(broker: Broker) -> None:
+    """It says with every request which versions it was written for."""
+    headers = {"Accept-Version": "^0.6.0"}
+    with httpx.Client(base_url=broker.http_url, headers=headers, timeout=20) as http:
+        queue = Queue(http, "of-that-client")
+        message = queue.park(b"1")
+        assert queue.failed().json() == [message]
+        assert queue.patch(message, "renew") == 204
+        assert queue.order() == message
+        assert queue.get(message).headers["x-mq-priority"] == "null"
+        assert queue.patch(message, "complete") == 204
+        assert queue.stats() == {"completed": 1}
+        assert queue.admin("PUT", "unique", json=True).status_code == 204
+        assert queue.namespace in http.get("/mq").json()
+        assert http.delete(queue.base).status_code == 204
 
 
 def test_health_and_robots(http: httpx.Client) -> None:
