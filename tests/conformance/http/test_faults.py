@@ -231,20 +231,41 @@ def test_a_client_that_hangs_up_while_the_workers_are_away_takes_no_message(
     assert queue.order() == message
 
 
-def test_a_message_for_a_long_poll_of_a_killed_gateway_comes_back_in_its_time(
-    broker: Broker, queue: Queue, pool: ThreadPoolExecutor
-) -> None:
-    """Until the broker misses the gateway, it may give a message to one who waited there."""
-    queue.admin("PUT", "ordered-timeout", json=1)
+def kill_with_a_long_poll(broker: Broker, queue: Queue, pool: ThreadPoolExecutor) -> None:
+    """Kills the gateway while somebody waits there; when this returns, another is there."""
     with httpx.Client(base_url=broker.http_url, timeout=AGAIN_S) as own:
         ordered = pool.submit(own.get, f"{queue.base}/messages")
         must_wait(ordered)
         restart(broker, queue, "http")
         with pytest.raises(httpx.TransportError):
             ordered.result(AGAIN_S)
+
+
+def test_whoever_waited_at_a_killed_gateway_takes_no_message(
+    broker: Broker, queue: Queue, pool: ThreadPoolExecutor
+) -> None:
+    """On the machine of the broker its workers see at once that it is gone."""
+    kill_with_a_long_poll(broker, queue, pool)
     message = queue.make()
+    assert queue.stats() == {"waiting": 1}
     assert queue.order() == message
-    assert queue.stats() == {"ordered": 1}
+
+
+def test_a_message_for_a_long_poll_of_a_killed_gateway_comes_back_in_its_time(
+    pool: ThreadPoolExecutor,
+) -> None:
+    """Until the broker misses a gateway elsewhere, whoever waited there may be given a message."""
+    env = {"MQ_ADMIN_PASSWORD": PASSWORD}
+    with (
+        Broker(workers=1, doors=("http",), config={"lanes": False}, env=env) as broker,
+        httpx.Client(base_url=broker.http_url, timeout=AGAIN_S) as http,
+    ):
+        queue = Queue(http, "elsewhere")
+        queue.admin("PUT", "ordered-timeout", json=1)
+        kill_with_a_long_poll(broker, queue, pool)
+        message = queue.make()
+        assert queue.order() == message
+        assert queue.stats() == {"ordered": 1}
 
 
 # --- stopping, and starting again ---------------------------------------------------------------
