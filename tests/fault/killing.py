@@ -14,7 +14,8 @@ P2  A message is stored once: one sequence a payload, one payload a sequence, an
 P3  First attempts come to each consumer in the order of acceptance, which is, for each publisher,
     the order of publishing.
 P4  An attempt is made once, and there is a second one only where the first was under way when the
-    front-end or the topic's worker was killed.
+    front-end or the topic's worker was killed. On lanes messages are under way, for the moment that
+    it takes, until every client has heard that the front-end is another.
 
 The seed decides who is struck and when. The rest is up to the machine: a seed that failed is worth
 trying again, and may go well.
@@ -75,6 +76,7 @@ class Plan(NamedTuple):
     seed: int = 1
     targets: tuple[str, ...] = ()
     pauses: bool = True
+    lanes: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -282,12 +284,17 @@ def _repeated_rightly(seen: Seen) -> list[str]:
 
 def _was_struck(seen: Seen, got: Delivered, sent_at: float, before_at: float | None) -> bool:
     holders = ("frontend", f"worker-{seen.plan.topics.index(got.topic)}")
-    return any(
-        kill.name in holders
-        and sent_at <= kill.at <= got.at
-        and (before_at is None or before_at <= kill.ready_at + LATE_S)
-        for kill in seen.kills
-    )
+    for kill in seen.kills:
+        heard_at = kill.ready_at + LATE_S
+        goes_on = seen.plan.lanes and kill.name == "frontend"
+        if (
+            kill.name in holders
+            and sent_at <= (heard_at if goes_on else kill.at)
+            and kill.at <= got.at
+            and (before_at is None or before_at <= heard_at)
+        ):
+            return True
+    return False
 
 
 # --- figures --------------------------------------------------------------------------------------
@@ -755,7 +762,7 @@ def run(
     strokes: list[Stroke] | None = None,
 ) -> Judgement:
     """Runs a plan, with these strokes or those of its seed; what is left in the folder tells."""
-    config = {"stores": STORES}
+    config = {"stores": STORES, "lanes": plan.lanes}
     with Broker(workers=plan.workers, config=config) as broker, Run(plan, folder, tell) as going:
         try:
             seen = going.go(broker, strokes_of(plan) if strokes is None else strokes)
@@ -810,6 +817,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="by default another every time")
     parser.add_argument("--target", action="append", default=[], help="who is killed; or anyone")
     parser.add_argument("--no-pauses", action="store_true")
+    parser.add_argument("--no-lanes", action="store_true", help="all goes through the front-end")
     parser.add_argument("--json", metavar="FILE", help="where the figures go as JSON")
     parser.add_argument("--keep", metavar="FOLDER", help="where notes and logs go")
     parser.add_argument("--job", help=argparse.SUPPRESS)
@@ -821,6 +829,7 @@ def main() -> int:
     plan = Plan(
         *(options.messages, options.kills, options.every, options.publishers, options.consumers),
         *(options.workers, seed, tuple(options.target), not options.no_pauses),
+        lanes=not options.no_lanes,
     )
     folder = Path(options.keep or tempfile.mkdtemp(prefix="asterism-killing-"))
     folder.mkdir(parents=True, exist_ok=True)

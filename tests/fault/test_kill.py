@@ -36,14 +36,20 @@ def explained(judged: Judgement, folder: Path) -> str:
 
 
 # Where the machine is busy, a process takes longer to come back than 0.3 seconds, and little flows
-# between the kills. With more time, they are sure to hit what is under way.
-@pytest.mark.parametrize("every_s", [0.3, 0.8])
+# between the kills. With more time, they are sure to hit what is under way. The clients are of the
+# broker's machine: with lanes they speak to the workers themselves, without as from another one.
+@pytest.mark.parametrize(
+    ("every_s", "kills", "lanes"),
+    [(0.3, 8, True), (0.8, 4, True), (0.8, 4, False)],
+    ids=["quick", "slow", "slow without lanes"],
+)
 def test_killed_processes_lose_nothing_repeat_only_what_was_under_way_and_keep_the_order(
-    tmp_path: Path, every_s: float
+    tmp_path: Path, every_s: float, kills: int, lanes: bool
 ) -> None:
-    judged = run(Plan(messages=4_000, kills=8, every_s=every_s, seed=8), tmp_path)
+    plan = Plan(messages=4_000, kills=kills, every_s=every_s, seed=8, lanes=lanes)
+    judged = run(plan, tmp_path)
     assert not judged.wrong, explained(judged, tmp_path)
-    assert sum(judged.figures["processes_killed"].values()) >= 8
+    assert sum(judged.figures["processes_killed"].values()) >= kills
     if every_s > 0.5:
         assert judged.figures["accepted_between_kills"] > 0
 
@@ -199,6 +205,27 @@ def test_the_judge_notices_what_was_repeated_at_another_time_than_a_kill(
     delivered.append(delivery(4, attempt=2, consumer=1, at=again_at))
     judged = audit(seen(delivered=delivered, kills=[kill_of("frontend")]))
     assert "nobody was killed" in judged.wrong[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "lanes", "sent_at", "is_right"),
+    [
+        ("frontend", True, KILLED_AT + 0.1, True),
+        ("frontend", True, KILLED_AT + 0.5 + LATE_S + 0.1, False),
+        ("frontend", False, KILLED_AT + 0.1, False),
+        ("worker-0", True, KILLED_AT + 0.1, False),
+    ],
+    ids=["on lanes", "long after it", "without lanes", "a worker"],
+)
+def test_what_was_sent_on_lanes_before_all_had_heard_of_a_killed_front_end_may_be_repeated(
+    name: str, lanes: bool, sent_at: float, is_right: bool
+) -> None:
+    accepted = [one._replace(sent_at=sent_at) for one in seen().accepted]
+    delivered = [delivery(number, at=KILLED_AT + 0.2) for number in range(1, 5)]
+    delivered.append(delivery(4, attempt=2, consumer=1, at=20.0))
+    plan = PLAN._replace(lanes=lanes)
+    judged = audit(seen(plan=plan, accepted=accepted, delivered=delivered, kills=[kill_of(name)]))
+    assert (judged.wrong == []) is is_right
 
 
 def test_a_seed_decides_who_is_struck_and_when() -> None:

@@ -4,6 +4,7 @@ Any other exception would end a process of the broker, so that a client could st
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import msgpack
@@ -77,7 +78,7 @@ def only_refusals(act: Callable[..., Any], *arguments: object) -> Any:
         return None
 
 
-# --- frames, parts, bodies ----------------------------------------------------------------------
+# --- frames and parts ---------------------------------------------------------------------------
 
 
 def read_parts(frame: bytes) -> None:
@@ -136,6 +137,58 @@ def test_a_frame_that_was_damaged_on_the_way_is_read_or_refused(frame: bytes, da
     read_parts(bytes(damaged))
     read_parts(frame[:place])
     read_parts(frame + frame[:place])
+
+
+# --- parts of a lane ----------------------------------------------------------------------------
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    """The pieces of it between these places."""
+    ends = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    return [data[begin:end] for begin, end in pairwise(ends)]
+
+
+def taken(pieces: list[bytes]) -> tuple[list[bytes], bool]:
+    """The parts of a lane that brings these pieces, and whether it is refused behind them."""
+    stream = wire.PartStream()
+    found: list[bytes] = []
+    for piece in pieces:
+        try:
+            data, parts = stream.take(piece)
+        except PeerError as error:
+            assert error.code in ("unsupported_version", "too_large")
+            return found, True
+        found += [data[part.begin : part.end] for part in parts]
+    return found, False
+
+
+places = st.lists(st.integers(0, 2**16), max_size=12)
+
+
+@quiet
+@given(st.lists(packed_parts, max_size=8), st.binary(max_size=21), places)
+def test_any_cut_of_any_parts_gives_the_same_parts(
+    packed: list[bytes], beginning: bytes, places: list[int]
+) -> None:
+    assert taken(cut(b"".join(packed) + beginning, places)) == (packed, False)
+
+
+@quiet
+@given(st.lists(heads | noise, max_size=8).map(b"".join), places)
+def test_bytes_on_a_lane_are_parts_or_refused_however_they_are_cut(
+    data: bytes, places: list[int]
+) -> None:
+    found, is_refused = taken(cut(data, places))
+    in_one, is_refused_in_one = taken([data])
+    assert is_refused == is_refused_in_one
+    # In one piece, what comes before it is refused along with it: the lane is over either way.
+    assert found == in_one or (is_refused and not in_one)
+    for part in found:
+        (read,) = wire.read_parts(part)
+        assert read.end == len(part)
+
+
+# --- bodies -------------------------------------------------------------------------------------
 
 
 @quiet

@@ -3,6 +3,7 @@
 import ast
 import gc
 import itertools
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from asterism import PeerError, limits
 from asterism.message import Header, Mode, Status
+from asterism.router.placement import store_of, worker_of
 from asterism.sdk import events as happened
 from asterism.sdk import producing, session
 from asterism.sdk.composing import Composer, Ids, make_header
@@ -47,6 +49,7 @@ class Client:
         self.session = Session("test", lambda n: next(chance).to_bytes(n, "big"), **options)
         self.now_ms = 1_000
         self.tickets: list[Ticket] = []
+        self.about: dict[str, Any] = {}  # what else the broker says of itself
 
     def open(self) -> list[Sent]:
         """Connects and is welcomed; what is sent then."""
@@ -64,6 +67,7 @@ class Client:
             "workers": 2,
             "broker": "0.1.0",
             "frame_bytes_max": 64 << 20,
+            **self.about,
         }
         return self.told(Verb.WELCOME, body, request=request)
 
@@ -73,6 +77,11 @@ class Client:
 
     def flush(self) -> list[Sent]:
         return [Sent(part) for part in self.session.flush(self.now_ms)]
+
+    def by_lanes(self) -> dict[int, list[Sent]]:
+        """What is sent on lanes, by the worker; ask behind a flush."""
+        taken = self.session.take_lanes()
+        return {worker: [Sent(part) for part in parts] for worker, parts in taken.items()}
 
     def told(
         self, verb: Verb, body: object, *, request: int = 0, topic: str = "", worker: int = 0xFFFF
@@ -630,6 +639,355 @@ def test_a_restarted_worker_gets_its_subscriptions_again(client: Client) -> None
     assert (grant.verb, grant.body) == (Verb.GRANT, (held.endpoint, 10))
 
 
+# --- lanes --------------------------------------------------------------------------------------
+
+STORES, WORKERS = 8, 2
+LANES = {"lanes": "/run/asterism", "stores": STORES}
+TOKEN = b"k" * 16
+OWN = 40_000  # the number of a process that has one topic
+
+
+def topics_of(worker: int) -> Iterator[str]:
+    """Topics that live in a worker, one after the other."""
+    names = (f"topic-{number}" for number in itertools.count())
+    return (name for name in names if worker_of(store_of(name, STORES), WORKERS) == worker)
+
+
+MINE, ALSO_MINE = itertools.islice(topics_of(0), 2)
+OTHER = next(topics_of(1))
+
+
+@pytest.fixture
+def near() -> Client:
+    """A client of the broker's machine."""
+    client = Client()
+    client.about = LANES
+    client.open()
+    return client
+
+
+def open_lane(client: Client, worker: int = 0) -> Sent:
+    """Claims a lane, which its worker grants; the claim."""
+    client.session.open_lane(worker, TOKEN)
+    (claim,) = client.flush()
+    assert client.told(Verb.REPLY, {}, request=claim.request, topic=claim.topic) == [
+        happened.LaneOpened(worker)
+    ]
+    return claim
+
+
+def lane_of(worker: int) -> happened.LaneWanted:
+    return happened.LaneWanted(worker, f"/run/asterism/lane-{worker}.sock")
+
+
+def wanted(events: list[happened.Event]) -> list[happened.Event]:
+    return [event for event in events if isinstance(event, happened.LaneWanted)]
+
+
+def verbs(sent: list[Sent]) -> list[Verb]:
+    return [one.verb for one in sent]
+
+
+def test_a_welcome_with_lanes_wants_one_to_every_worker() -> None:
+    client = Client()
+    client.about = LANES
+    client.session.open(0)
+    (hello,) = client.flush()
+    events = client.welcome(hello.request)
+    assert wanted(events) == [lane_of(0), lane_of(1)]
+    assert client.flush() == [], "that they are wanted is all, as yet"
+
+
+def test_lanes_have_a_bound() -> None:
+    client = Client()
+    client.about = {**LANES, "workers": 1_000}
+    client.session.open(0)
+    (hello,) = client.flush()
+    assert len(wanted(client.welcome(hello.request))) == session.LANES_MAX
+    assert wanted(client.told(Verb.RESTARTED, None, worker=session.LANES_MAX - 1))
+    assert not wanted(client.told(Verb.RESTARTED, None, worker=session.LANES_MAX))
+
+
+def test_a_welcome_without_lanes_wants_none() -> None:
+    client = Client()
+    client.session.open(0)
+    (hello,) = client.flush()
+    assert not wanted(client.welcome(hello.request))
+    assert not wanted(client.told(Verb.RESTARTED, None, worker=0))
+    client.publish(b"1", topic=MINE)
+    assert verbs(client.flush()) == [Verb.PUBLISH]
+    assert client.by_lanes() == {}
+
+
+def test_a_lane_is_claimed_through_the_front_end_behind_all_that_went_there(near: Client) -> None:
+    near.session.request(Verb.STATS, MINE.encode(), ())
+    near.session.open_lane(0, TOKEN)
+    near.session.request(Verb.STATS, MINE.encode(), ())
+    before, claim = near.flush()
+    assert before.verb is Verb.STATS
+    assert (claim.verb, claim.topic, claim.body) == (Verb.LANE, "\0w0", (TOKEN,))
+    assert verbs(near.by_lanes()[0]) == [Verb.STATS], "nobody waits for the answer to the claim"
+    assert near.told(Verb.REPLY, {}, request=claim.request, topic="\0w0") == [
+        happened.LaneOpened(0)
+    ]
+    assert near.flush() == [] and near.by_lanes() == {}
+
+
+def test_what_is_for_the_worker_of_a_lane_goes_there_in_order_and_nothing_else(
+    near: Client,
+) -> None:
+    open_lane(near)
+    near.publish(b"1", topic=MINE)
+    near.publish(b"elsewhere", topic=OTHER)
+    near.session.request(Verb.DESCRIBE, ALSO_MINE.encode(), ())
+    near.publish(b"2", topic=MINE)
+    for process in (b"\0w0", b"\0w1", b"\0i", b"\0f", b"\0d40000", b"\0w"):
+        near.session.request(Verb.STATUS, process, ())
+    front = near.flush()
+    assert near.session.has_something_to_do
+    lanes = near.by_lanes()
+    assert list(lanes) == [0]
+    assert [(sent.verb, sent.topic) for sent in lanes[0]] == [
+        (Verb.PUBLISH, MINE),
+        (Verb.DESCRIBE, ALSO_MINE),
+        (Verb.PUBLISH, MINE),
+        (Verb.STATUS, "\0w0"),
+    ]
+    assert [payloads(sent) for sent in (lanes[0][0], lanes[0][2])] == [[b"1"], [b"2"]]
+    assert [(sent.verb, sent.topic) for sent in front] == [
+        (Verb.PUBLISH, OTHER),
+        *((Verb.STATUS, process) for process in ("\0w1", "\0i", "\0f", "\0d40000", "\0w")),
+    ]
+    assert not near.session.has_something_to_do
+
+
+def test_subscriptions_their_reports_and_their_credit_go_by_the_lane(near: Client) -> None:
+    open_lane(near)
+    held = near.session.subscribe(MINE, ("**",), credit=1, name="me")
+    assert near.flush() == []
+    ((subscribe,),) = near.by_lanes().values()
+    near.joined(subscribe)
+    near.deliver(held, 1, header=SENT_HEADER)
+    held.take(1)
+    held.report(PROCESSED, (1,), (1,))
+    near.session.touch(held)
+    assert near.flush() == []
+    assert verbs(near.by_lanes()[0]) == [Verb.REPORT, Verb.GRANT]
+
+
+def test_what_comes_on_a_lane_counts_as_what_comes_through_the_front_end(near: Client) -> None:
+    open_lane(near)
+    ticket = near.publish(b"1", topic=MINE)
+    near.flush()
+    ((sent,),) = near.by_lanes().values()
+    data = pack_part(Verb.PONG) + pack_part(Verb.ACCEPTED, sent.request, b"t", pack_body([7]))
+    events = near.session.receive_parts(data, read_parts(data), near.now_ms)
+    assert events == [happened.Answered(ticket)] and ticket.results == [7]
+
+
+def test_a_claim_that_is_refused_has_everything_go_through_the_front_end_again(
+    near: Client,
+) -> None:
+    held = near.subscribe(topic=MINE)
+    near.publish(b"1", topic=MINE)
+    (first,) = near.flush()
+    near.session.open_lane(0, TOKEN)
+    near.publish(b"2", topic=MINE)
+    (claim,) = near.flush()
+    ((second,),) = near.by_lanes().values()
+    assert near.refuse(claim, "wrong_state") == [happened.LaneOver(0)]
+    off, on, *again = near.flush()
+    assert (off.verb, off.body) == (Verb.UNSUBSCRIBE, (held.endpoint,))
+    assert on.verb is Verb.SUBSCRIBE
+    assert [numbering(sent) for sent in again] == [numbering(first), numbering(second)]
+    assert near.by_lanes() == {}
+    near.session.request(Verb.STATS, MINE.encode(), ())
+    assert verbs(near.flush()) == [Verb.STATS]
+
+
+def test_a_worker_that_restarted_is_sent_all_through_the_front_end_and_wants_a_new_lane(
+    near: Client,
+) -> None:
+    for worker in range(WORKERS):
+        open_lane(near, worker)
+    for topic in (MINE, OTHER):
+        near.publish(b"1", topic=topic)
+    near.flush()
+    lanes = near.by_lanes()
+    for worker in range(WORKERS):
+        (sent,) = lanes[worker]
+        near.told(Verb.ACCEPTED, [1], request=sent.request, topic=sent.topic, worker=worker)
+    for topic in (MINE, OTHER):
+        near.publish(b"2", topic=topic)
+    near.flush()
+    ((under_way,), _) = near.by_lanes().values()
+    events = near.told(Verb.RESTARTED, None, worker=0)
+    assert events[1:] == [happened.LaneOver(0), lane_of(0)]
+    (again,) = near.flush()
+    assert numbering(again) == numbering(under_way)
+    near.publish(b"3", topic=OTHER)
+    near.flush()
+    assert list(near.by_lanes()) == [1], "that of the other worker is as it was"
+    assert near.told(Verb.RESTARTED, None, worker=0)[1:] == [lane_of(0)], "none is open"
+
+
+def test_a_lost_lane_has_what_was_under_way_go_through_the_front_end(near: Client) -> None:
+    open_lane(near)
+    held = near.session.subscribe(MINE, ("**",), credit=2, name="me")
+    near.flush()
+    ((subscribe,),) = near.by_lanes().values()
+    near.joined(subscribe)
+    near.publish(b"1", topic=MINE)
+    near.flush()
+    ((under_way,),) = near.by_lanes().values()
+    near.publish(b"2", topic=MINE)
+    (noted,) = near.session.lane_lost(0)
+    assert isinstance(noted, happened.Noted)
+    off, on, first, second = near.flush()
+    assert verbs([off, on]) == [Verb.UNSUBSCRIBE, Verb.SUBSCRIBE]
+    assert on.body[0] == held.endpoint
+    assert numbering(first) == numbering(under_way)
+    assert payloads(second) == [b"2"] and second.body[2] == 2
+    assert near.by_lanes() == {}
+    assert near.session.lane_lost(0) == [], "it is lost once"
+
+
+def test_a_lane_that_ends_behind_a_goodbye_is_not_lost(near: Client) -> None:
+    open_lane(near)
+    near.session.leave()
+    assert near.session.lane_lost(0) == []
+    assert verbs(near.flush()) == [Verb.GOODBYE]
+
+
+def elsewhere(client: Client, topic: str) -> None:
+    data = pack_part(Verb.ELSEWHERE, 0, topic.encode(), worker=0)
+    assert client.session.receive_parts(data, read_parts(data), client.now_ms) == []
+
+
+def test_a_topic_that_is_elsewhere_goes_through_the_front_end(near: Client) -> None:
+    open_lane(near)
+    near.publish(b"1", topic=MINE)
+    near.flush()
+    ((sent,),) = near.by_lanes().values()
+    elsewhere(near, MINE)
+    near.refuse(sent, "busy", "", 50)
+    near.now_ms += 50
+    near.session.tick(near.now_ms)
+    (again,) = near.flush()
+    assert numbering(again) == numbering(sent)
+    near.publish(b"x", topic=ALSO_MINE)
+    assert near.flush() == [], "the others are where they were"
+    assert list(near.by_lanes()) == [0]
+    near.told(Verb.RESTARTED, None, worker=0)
+    near.flush()
+    open_lane(near)
+    near.session.request(Verb.STATS, MINE.encode(), ())
+    assert near.flush() == []
+    assert verbs(near.by_lanes()[0]) == [Verb.STATS], "the worker may have it again"
+
+
+def subscribed_elsewhere(near: Client) -> Subscription:
+    """A subscription that the process of a dedicated topic answered, though its worker is near."""
+    held = near.session.subscribe(MINE, ("**",), credit=1, name="me")
+    (sent,) = near.flush()
+    near.session.open_lane(0, TOKEN)
+    near.flush()
+    near.joined(sent, worker=OWN)
+    return held
+
+
+def granted(near: Client, held: Subscription) -> list[Verb]:
+    """What goes through the front-end when there is credit to give back."""
+    held.returned = 1
+    near.session.touch(held)
+    return verbs(near.flush())
+
+
+def test_credit_for_a_topic_with_its_own_process_is_not_given_to_its_worker(near: Client) -> None:
+    """It wants no answer: whoever has not got the topic could only lose it."""
+    held = subscribed_elsewhere(near)
+    assert granted(near, held) == [Verb.GRANT]
+    elsewhere(near, MINE)  # of something that was sent before
+    near.told(Verb.RESTARTED, None, worker=1)
+    near.told(Verb.RESTARTED, None, worker=0)
+    near.flush()
+    open_lane(near)
+    assert granted(near, held) == [Verb.GRANT]
+    assert near.by_lanes() == {}
+
+
+def test_a_topic_whose_own_process_is_gone_is_asked_of_its_worker_again(near: Client) -> None:
+    subscribed_elsewhere(near)
+    assert not wanted(near.told(Verb.RESTARTED, None, worker=OWN))
+    assert near.flush() == []
+    assert verbs(near.by_lanes()[0]) == [Verb.UNSUBSCRIBE, Verb.SUBSCRIBE]
+
+
+def test_a_refusal_does_not_say_whose_a_topic_is(near: Client) -> None:
+    """Or what its own process has would not be sent again when that restarts."""
+    subscribed_elsewhere(near)
+    near.session.request(Verb.STATS, MINE.encode(), ())
+    (sent,) = near.flush()
+    near.refuse(sent, "busy")  # of worker 0, which has it no longer
+    near.told(Verb.RESTARTED, None, worker=OWN)
+    near.flush()
+    assert Verb.SUBSCRIBE in verbs(near.by_lanes()[0])
+
+
+@pytest.mark.parametrize("is_granted", [True, False])
+def test_the_answer_to_an_old_claim_does_not_touch_a_new_lane(
+    near: Client, is_granted: bool
+) -> None:
+    near.session.open_lane(0, b"old " * 4)
+    (old,) = near.flush()
+    near.told(Verb.RESTARTED, None, worker=0)
+    near.session.open_lane(0, TOKEN)
+    (new,) = near.flush()
+    if is_granted:
+        assert near.told(Verb.REPLY, {}, request=old.request, topic=old.topic) == []
+    else:
+        assert near.refuse(old, "wrong_state") == []
+    near.publish(b"1", topic=MINE)
+    assert near.flush() == []
+    assert verbs(near.by_lanes()[0]) == [Verb.PUBLISH]
+    assert near.told(Verb.REPLY, {}, request=new.request, topic=new.topic) == [
+        happened.LaneOpened(0)
+    ]
+
+
+def test_signs_of_life_go_through_the_front_end_though_all_else_goes_by_lanes(
+    near: Client,
+) -> None:
+    for worker in range(WORKERS):
+        open_lane(near, worker)
+    answer = pack_part(Verb.REPLY, 99_999, b"", pack_body({}))
+    pings = 0
+    for _ in range(2 * session.HEARTBEATS_MISSED):
+        near.now_ms += HEARTBEAT_MS // 2
+        near.publish(b"busy", topic=MINE)
+        assert near.session.receive_parts(answer, read_parts(answer), near.now_ms) == []
+        lost = near.session.tick(near.now_ms)
+        pings += verbs(near.flush()).count(Verb.PING)
+        assert near.by_lanes()[0]
+    assert pings == 1, "it was asked, and has not answered"
+    (event,) = lost
+    assert isinstance(event, happened.Lost), "a worker's answer is no sign of the front-end's life"
+
+
+def test_a_lost_connection_forgets_its_lanes(near: Client) -> None:
+    claim = open_lane(near)
+    near.session.open_lane(1, TOKEN)
+    near.flush()
+    near.publish(b"1", topic=MINE)
+    near.flush()
+    near.session.lost()
+    assert near.by_lanes() == {}
+    (again,) = near.open()
+    assert (again.verb, again.topic) == (Verb.PUBLISH, MINE)
+    assert near.by_lanes() == {}
+    assert near.told(Verb.REPLY, {}, request=claim.request + 1) == [], "of another connection"
+
+
 # --- receiving ----------------------------------------------------------------------------------
 
 
@@ -1000,6 +1358,7 @@ PURE = [
     "receiving",
     "session",
     "tickets",
+    "ways",
 ]
 
 

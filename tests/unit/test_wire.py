@@ -233,6 +233,110 @@ def test_the_topic_of_a_process_is_no_name_of_a_topic() -> None:
     assert wire.worker_topic(0).startswith(wire.PROCESS)
 
 
+# --- parts of a lane ----------------------------------------------------------------------------
+
+LANE_PARTS = [
+    wire.pack_part(Verb.PUBLISH, 1, b"orders", b"\x91\x01", node=3, worker=4),
+    wire.pack_part(Verb.PING, 2),
+    wire.pack_part(Verb.GRANT, 0, b"o", b""),
+    wire.pack_part(Verb.REPORT, 2**64 - 1, b"", bytes(70)),
+]
+
+
+def took(stream: wire.PartStream, *pieces: bytes) -> list[bytes]:
+    """The parts that a stream is found to have when it comes in these pieces, as they were."""
+    found = []
+    for piece in pieces:
+        data, parts = stream.take(piece)
+        for part in parts:
+            whole = data[part.begin : part.end]
+            again = wire.pack_part(
+                *(part.verb, part.request, part.topic, data[part.body : part.end]),
+                node=part.node,
+                worker=part.worker,
+            )
+            assert again == whole
+            found.append(whole)
+    return found
+
+
+@pytest.mark.parametrize("part", LANE_PARTS, ids=lambda part: Verb(part[1]).name)
+def test_a_part_that_comes_whole_is_there_at_once(part: bytes) -> None:
+    stream = wire.PartStream()
+    assert took(stream, part) == [part]
+    assert took(stream, part) == [part]
+    assert stream.take(b"") == (b"", [])
+
+
+def test_parts_that_come_byte_by_byte_are_each_there_with_their_last_byte() -> None:
+    stream = wire.PartStream()
+    for part in LANE_PARTS * 2:
+        for number in range(len(part) - 1):
+            assert took(stream, part[number : number + 1]) == []
+        assert took(stream, part[-1:]) == [part]
+
+
+def test_parts_may_be_cut_anywhere() -> None:
+    whole = b"".join(LANE_PARTS)
+    for first in range(len(whole) + 1):
+        for second in range(first, len(whole) + 1):
+            pieces = whole[:first], whole[first:second], whole[second:]
+            assert took(wire.PartStream(), *pieces) == LANE_PARTS
+
+
+def test_several_parts_and_the_beginning_of_another_are_those_parts() -> None:
+    stream = wire.PartStream()
+    first, second, third, fourth = LANE_PARTS
+    assert took(stream, first + second + third[:5]) == [first, second]
+    assert took(stream, third[5:] + fourth + first + second[:-1]) == [third, fourth, first]
+    assert took(stream, second[-1:]) == [second]
+
+
+def test_a_lane_has_more_parts_than_a_frame_may() -> None:
+    assert took(wire.PartStream(), PING * (3 * wire.TOGETHER_MAX)) == [PING] * 192
+
+
+def test_a_part_in_very_many_pieces_is_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every piece anew, a client's megabytes would take the worker minutes."""
+    read: list[int] = []
+    read_part = wire._read_part
+
+    def counted(frame: bytes, begin: int) -> wire.Part:
+        read.append(len(frame))
+        return read_part(frame, begin)
+
+    monkeypatch.setattr(wire, "_read_part", counted)
+    part = wire.pack_part(Verb.PUBLISH, 1, b"orders", bytes(1 << 20))
+    stream = wire.PartStream()
+    pieces = [part[at : at + 100] for at in range(0, len(part), 100)]
+    assert took(stream, *pieces[:-1]) == []
+    assert all(held is piece for held, piece in zip(stream._held, pieces[:-1], strict=True))
+    assert took(stream, pieces[-1]) == [part]
+    assert read == [100, len(part)], "it is looked at when its head is there, and when all of it is"
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+@pytest.mark.parametrize("before", [b"", PING, PING + LANE_PARTS[0]], ids=["0", "1", "2"])
+def test_a_part_of_another_version_on_a_lane_is_refused(before: bytes, version: int) -> None:
+    error = refusal(wire.PartStream().take, before + bytes([version]) + PING[1:])
+    assert error.code == "unsupported_version"
+    stream = wire.PartStream()
+    stream.take(before + bytes([version]))
+    assert refusal(stream.take, PING[1:]).code == "unsupported_version"
+
+
+def test_a_part_of_a_lane_has_so_many_bytes_and_no_more() -> None:
+    """It is refused by what its head announces: nobody is made to hold it first."""
+    most = wire.FRAME_BYTES_MAX - wire.HEAD.size - len(b"orders")
+    assert took(wire.PartStream(), head_of(6, most)) == []
+    for before in (b"", PING):
+        error = refusal(wire.PartStream().take, before + head_of(6, most + 1))
+        assert error.code == "too_large"
+    stream = wire.PartStream()
+    stream.take(head_of(6, most + 1)[:-1])
+    assert refusal(stream.take, head_of(6, most + 1)[-1:]).code == "too_large"
+
+
 # --- bodies -------------------------------------------------------------------------------------
 
 
@@ -726,3 +830,30 @@ def test_so_many_deliveries_and_no_more_travel_together() -> None:
     sent = written(*batches)
     assert [len(body[2]) for _, _, body in sent] == [2 * half, half]
     assert [len(batch.deliveries) for batch in batches] == [half] * 3
+
+
+def test_deliveries_of_many_bytes_go_in_several_parts_in_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of them all could be larger than what a lane may bring."""
+    monkeypatch.setattr(wire, "DELIVERIES_BYTES_MAX", 1_000)
+    sizes = [10, 10, 10, 2_000, 300, 300, 300, 300, 5]
+    large = [Delivered(number, 1, ID, HEADER, bytes(size)) for number, size in enumerate(sizes)]
+    sent = written(Reply(NODE, 5), Deliver(NODE, 4, "billing", large), Reply(NODE, 6))
+    assert [part.verb for part, _, _ in (sent[0], sent[-1])] == [Verb.REPLY, Verb.REPLY]
+    parts = sent[1:-1]
+    assert {(part.verb, body[0], body[1]) for part, _, body in parts} == {
+        (Verb.DELIVER, 4, "billing")
+    }
+    together = [[one[0] for one in body[2]] for _, _, body in parts]
+    assert [number for numbers in together for number in numbers] == list(range(len(sizes)))
+    assert [3] in together, "what is too large by itself goes alone"
+    assert len(together) < len(sizes)
+    ends = [part.end - part.begin for part, _, body in parts if len(body[2]) > 1]
+    assert ends and max(ends) <= 1_000
+
+
+def test_an_answer_of_many_bytes_is_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "DELIVERIES_BYTES_MAX", 1_000)
+    ((_, _, body),) = written(Reply(NODE, 5, {"payload": bytes(5_000)}))
+    assert len(body["payload"]) == 5_000
