@@ -9,29 +9,30 @@ from collections.abc import Iterator
 from asterism.cli import output
 from asterism.cli.arguments import parser
 
-# zsh reads this too, and there `path` and `words` are names of its own.
+# zsh reads this too: `path` and `words` are names of its own, and it knows no slices of arrays.
 _BASH = """\
 # bash completion of asterism:  source <(asterism completion bash)
 _asterism() {{
-    local current="${{COMP_WORDS[COMP_CWORD]}}" place="" word offered=""
-    for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
-        case "$place $word" in
+    local current="${{COMP_WORDS[COMP_CWORD]}}" place="" index offered=""
+    for ((index = 1; index < COMP_CWORD; index++)); do
+        case "$place ${{COMP_WORDS[index]}}" in
 {paths}
         esac
     done
     case "$place" in
 {words}
     esac
+    case "$place ${{COMP_WORDS[COMP_CWORD-1]}}" in
+{values}
+    esac
     COMPREPLY=($(compgen -W "$offered" -- "$current"))
-    if ((!${{#COMPREPLY[@]}})); then
-        COMPREPLY=($(compgen -f -- "$current"))
-    fi
 }}
-complete -o filenames -F _asterism asterism
+complete -o default -F _asterism asterism
 """
 _ZSH = """\
 #compdef asterism
 # zsh completion of asterism:  source <(asterism completion zsh)
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }
 autoload -Uz bashcompinit && bashcompinit
 """
 _FISH_HEAD = "# fish completion of asterism:  asterism completion fish | source\n"
@@ -85,7 +86,23 @@ def bash() -> str:
         f'        "{" ".join(path)}") offered="{" ".join(words_of(inner))}" ;;'
         for path, inner, _ in found
     ]
-    return _BASH.format(paths="\n".join(paths), words="\n".join(words))
+    values = [
+        f'        "{" ".join(path)} {option}") offered="{" ".join(choices)}" ;;'
+        for path, inner, _ in found
+        for option, choices in values_of(inner).items()
+    ]
+    parts = {"paths": paths, "words": words, "values": values}
+    return _BASH.format(**{name: "\n".join(lines) for name, lines in parts.items()})
+
+
+def values_of(of: argparse.ArgumentParser) -> dict[str, list[str]]:
+    """The options of a command that take a value, and which it may be; none where any may."""
+    return {
+        option: [str(choice) for choice in action.choices or ()]
+        for action in of._actions
+        for option in action.option_strings
+        if action.nargs != 0
+    }
 
 
 def zsh() -> str:
@@ -115,7 +132,10 @@ def fish() -> str:
 def _fish_options(action: argparse.Action, condition: str) -> list[str]:
     lines = []
     about = (action.help or "").replace("'", "")
-    takes = " -r -F" if action.nargs != 0 else ""
+    takes = ""
+    if action.nargs != 0:
+        choices = " ".join(map(str, action.choices or ()))
+        takes = f" -r -f -a '{choices}'" if choices else " -r -F"
     for option in action.option_strings:
         kind = f"-l {option[2:]}" if option.startswith("--") else f"-s {option[1:]}"
         lines.append(f"complete -c asterism -n '{condition}' {kind}{takes} -d '{about}'")
