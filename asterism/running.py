@@ -12,6 +12,7 @@ I2  A process is ended by its id only while it has not been reaped, so the id is
 import contextlib
 import fcntl
 import os
+import re
 import select
 import shutil
 import signal
@@ -51,6 +52,7 @@ IDLE_S: Final = 30.0  # between looks at the size of the logs
 LOG_BYTES_MAX: Final = 16 << 20  # of a log file; the one before it is kept as well
 CANCEL_S: Final = 0.2  # between looks whether a start is still wanted
 LINES_SHOWN: Final = 15
+_EVENT: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T\S+ (warning|error) ")  # in a log
 
 
 class StartError(Exception):
@@ -94,10 +96,19 @@ def check_doors(doors: tuple[str, ...]) -> None:
         if door not in DOORS:
             raise StartError(f"there is no door {door!r}: the doors are {', '.join(DOORS)}")
         if not is_installed(door):
-            raise StartError(
-                f"the door {door!r} is not installed: it needs asterism.gateways.{door} and what "
-                f"pip install 'asterism[{door}]' brings. Leave it out, or install that."
+            has_module = find_spec(f"asterism.gateways.{door}") is not None
+            to_do = (
+                f"Install what it needs, python -m pip install 'asterism[{door}]', or leave it out."
+                if has_module
+                else f"This version of asterism has no asterism.gateways.{door}: leave it out."
             )
+            raise StartError(f"the door {door!r} is not installed. {to_do}")
+
+
+def check_installed() -> None:
+    """Refuses to start a broker where only what a client needs is installed."""
+    if find_spec("rocksdict") is None:
+        raise StartError("a broker needs RocksDB: python -m pip install 'asterism[broker]'")
 
 
 def running_names(run_folder: Path) -> dict[str, int]:
@@ -217,7 +228,9 @@ class _Child:
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError:
             return ""
-        return "\n".join(lines[-LINES_SHOWN:])
+        # Where we made the mistake is in the log; what went wrong is for people.
+        told = [line for line in lines if _EVENT.match(line)]
+        return "\n".join((told or lines)[-LINES_SHOWN:])
 
 
 def trim_log(path: Path) -> None:
@@ -247,6 +260,7 @@ class Processes:
         log_folder: Path | None = None,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
+        check_installed()
         check_doors(doors)
         self.config: Config = load(None, environ)
         self.data_dir = Path(self.config.data_dir).absolute()
@@ -400,7 +414,11 @@ class Processes:
         if not children:
             known = ", ".join(dict.fromkeys(child.program.kind for child in self._children))
             raise ValueError(f"there is no process of kind {kind!r}; there are {known}")
-        return children if index is None else [children[index]]
+        if index is None:
+            return children
+        if not 0 <= index < len(children):
+            raise ValueError(f"there is no {kind} {index}; they are 0 to {len(children) - 1}")
+        return [children[index]]
 
     def _signal(self, children: list[_Child], number: int) -> list[int]:
         pids = []
@@ -573,8 +591,15 @@ class Processes:
 
 
 def _with_lines(what: str, child: _Child) -> str:
-    lines = child.last_lines()
     if child.log is None:
         return f"{child.program.name}: {what}. Its log above says why."
-    said = f"the last lines of {child.log}:\n{lines}" if lines else f"{child.log} is empty"
-    return f"{child.program.name}: {what}; {said}"
+    lines = child.last_lines()
+    if not lines:
+        return f"{child.program.name}: {what}; {child.log} is empty, as on a disk that is full"
+    said = f"{child.program.name}: {what}; the last lines of {child.log}:\n{lines}"
+    if child.program.kind == FRONTEND and "Address already in use" in lines:
+        said += (
+            "\nAnother program listens there, perhaps another broker: stop that one, or have this "
+            "one listen elsewhere, by `listen` in its configuration or `asterism up --listen`."
+        )
+    return said

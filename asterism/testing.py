@@ -11,18 +11,22 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 import asterism
 from asterism.config import CONFIG_VARIABLE, MQ_PREFIX, PREFIX
-from asterism.running import READY_S, Processes, StartError, check_doors
+from asterism.running import DOORS, READY_S, Processes, StartError, check_doors
 
 STOP_S: Final = 5  # nothing of it is kept, so nobody need wait long for a clean end
 
 __all__ = ["Broker", "StartError"]
+
+
+class NoDoorError(StartError, AttributeError):
+    """What a door would say of itself was asked of a broker without it."""
 
 
 class Broker:
@@ -37,13 +41,17 @@ class Broker:
     def __init__(
         self,
         workers: int = 2,
-        doors: tuple[str, ...] = (),
+        doors: Iterable[str] = (),
         config: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
         keep: bool = False,
     ) -> None:
-        check_doors(tuple(doors))
-        self._doors = tuple(doors)
+        self._doors = (doors,) if isinstance(doors, str) else tuple(doors)
+        check_doors(self._doors)
+        for name, text in (env or {}).items():
+            if not isinstance(text, str):
+                kind = type(text).__name__
+                raise TypeError(f"a variable is text, and {name} in env is of type {kind}")
         self._config = {"workers": workers, "listen": "tcp://127.0.0.1:0", **(config or {})}
         self._env = dict(env or {})
         self._keep = keep
@@ -128,13 +136,13 @@ class Broker:
     def door(self, name: str) -> dict[str, Any]:
         """What a door says of itself: its addresses, by the names that it gives them."""
         if name not in self._doors:
-            raise StartError(f"this broker was started without the door {name!r}: name it in doors")
+            raise NoDoorError(f"this broker is without the door {name!r}: name it in doors")
         return self._running.said(name)
 
     def __getattr__(self, name: str) -> Any:
         """``http_url``, ``nats_url``, ``moonmq_address``, …: what a door says of itself."""
         door, _, field = name.partition("_")
-        if door in ("http", "nats", "moonmq", "pubsub") and field:
+        if door in DOORS and field:
             said = self.door(door)
             if field in said:
                 return said[field]

@@ -188,6 +188,17 @@ def test_an_up_that_cannot_start_says_why_and_leaves_nothing(folder: Path) -> No
     assert not running_names(folder / "asterism-data" / "run")
 
 
+def test_an_up_whose_address_is_taken_says_what_to_do(folder: Path) -> None:
+    with up(folder, *ANY_PORT, "--workers", "1") as first:
+        taken = ready_line(first)["doors"]["ZeroMQ"]
+        with up(folder, "--data", "other", "--listen", taken) as second:
+            _, problem = second.communicate(timeout=WAIT_S)
+            assert second.returncode == 1
+        first.terminate()
+    assert "Address already in use" in problem and "asterism up --listen" in problem
+    assert "Traceback" not in problem and 'File "' not in problem
+
+
 def test_a_wrong_configuration_ends_up_with_code_2(folder: Path) -> None:
     (folder / "wrong.toml").write_text("wrokers = 1\n")
     with up(folder, "--config", "wrong.toml") as process:

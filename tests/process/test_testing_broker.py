@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -151,6 +152,8 @@ def test_a_topic_outlives_the_kill_of_every_process(broker: Broker) -> None:
 def test_a_kind_that_does_not_exist_is_refused(broker: Broker) -> None:
     with pytest.raises(ValueError, match="there are frontend, interests, worker"):
         broker.kill("back-end")
+    with pytest.raises(ValueError, match="there is no worker 2; they are 0 to 1"):
+        broker.restart("worker", index=2)
 
 
 # --- configuration --------------------------------------------------------------------------------
@@ -183,8 +186,20 @@ def test_a_door_that_is_not_installed_is_a_clear_error() -> None:
         Broker(doors=("side",))
 
 
+def test_one_door_may_be_named_by_itself() -> None:
+    with Broker(workers=1, doors="http") as broker:
+        assert broker.http_url.startswith("http://127.0.0.1:")
+        assert len(broker.pids()["http"]) == 1
+
+
+def test_a_variable_is_text() -> None:
+    with pytest.raises(TypeError, match="ASTERISM_WORKERS in env is of type int"):
+        Broker(env={"ASTERISM_WORKERS": 1})  # type: ignore[dict-item]
+
+
 def test_a_broker_without_a_door_says_so(broker: Broker) -> None:
-    with pytest.raises(StartError, match="started without the door 'http'"):
+    assert not hasattr(broker, "http_url")
+    with pytest.raises(StartError, match="without the door 'http'"):
         _ = broker.http_url
     with pytest.raises(AttributeError):
         _ = broker.no_such_thing
@@ -247,26 +262,41 @@ def test_its_processes_do_not_outlive_a_killed_owner(tmp_path: Path) -> None:
 # --- the fixture ----------------------------------------------------------------------------------
 
 PLUGIN_USERS = """
-from asterism.pytest_plugin import asterism_broker
+import asterism
 seen = []
 
 def test_first(asterism_broker):
+    with asterism.connect_blocking(asterism_broker.address) as node:
+        node.create_topic("of-the-session")
     seen.append(asterism_broker.address)
 
 def test_second(asterism_broker):
     assert seen == [asterism_broker.address]
+    with asterism.connect_blocking(asterism_broker.address) as node:
+        assert node.list_topics() == ["of-the-session"]
 """
 
 
-def test_the_pytest_fixture_gives_one_broker_to_a_session(tmp_path: Path) -> None:
-    (tmp_path / "test_users.py").write_text(PLUGIN_USERS)
+def use_plugin(folder: Path) -> str:
+    """A session of somebody's tests, in an environment that has asterism; what pytest says."""
+    (folder / "test_users.py").write_text(PLUGIN_USERS)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--durations=0", str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-q", "--durations=0", str(folder)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    return done.stdout
+
+
+def test_the_pytest_fixture_gives_one_broker_to_a_session(tmp_path: Path) -> None:
+    assert "2 passed" in use_plugin(tmp_path)
+
+
+def test_the_pytest_fixture_is_ready_within_two_seconds_of_its_second_use(tmp_path: Path) -> None:
+    use_plugin(tmp_path)
+    (setup,) = re.findall(r"([0-9.]+)s setup +\S*test_first", use_plugin(tmp_path))
+    assert float(setup) < 2
