@@ -1,7 +1,6 @@
 """The command line ``asterism``. What a command needs is imported when that command runs."""
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
@@ -13,6 +12,7 @@ PROGRAM = "asterism"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; its exit code. Whatever goes wrong is one line on standard error."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    output.prepare()
     try:
         return _run(given)
     except output.CommandError as error:
@@ -20,15 +20,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.code
     except KeyboardInterrupt:
         return output.INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read the output has seen enough. What is still buffered must not be tried again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except output.ReaderGone:
         return output.DONE
 
 
 def _run(given: list[str]) -> int:
     if given[:1] == ["bench"]:
         return _bench(given[1:])
+    if _is_bare_snapshot(given):
+        given.insert(1, "create")
     from asterism.cli.arguments import parser
 
     options = parser().parse_args(given)
@@ -42,14 +42,26 @@ def _run(given: list[str]) -> int:
         raise output.CommandError(output.refusal(error.code, error.detail)) from error
     except ConfigError as error:
         raise output.CommandError(str(error), output.WRONG_USE) from error
-    except (ConnectionError, TimeoutError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
+    except ConnectionError as error:
         raise output.CommandError(
-            f"{error}. Start a broker with `asterism up`, or name another with --address; "
-            "`asterism doctor` looks closer.",
+            f"{error}. Start a broker with `asterism up`, or name another with --data or "
+            "--address; `asterism doctor` looks closer.",
             output.UNREACHABLE,
         ) from error
+    except TimeoutError as error:
+        raise output.CommandError(output.late(error), output.UNREACHABLE) from error
+    except ModuleNotFoundError as error:
+        if error.name != "rocksdict":
+            raise
+        message = "this needs RocksDB: python -m pip install 'asterism[broker]'"
+        raise output.CommandError(message, output.WRONG_USE) from error
+
+
+def _is_bare_snapshot(given: list[str]) -> bool:
+    """``asterism snapshot`` by itself takes one."""
+    rest = given[1:]
+    is_bare = not rest or (rest[0].startswith("-") and rest[0] not in ("-h", "--help"))
+    return given[:1] == ["snapshot"] and is_bare
 
 
 def _bench(given: list[str]) -> int:

@@ -1,16 +1,25 @@
 """Every command of ``asterism`` and its arguments. Building this imports nothing of the broker."""
 
 import argparse
+import sys
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NoReturn
 
 from asterism import __version__
-
-Parser = argparse.ArgumentParser
 
 _EXIT_CODES = """\
 exit codes: 0 done, 1 refused or failed, 2 wrong use or configuration, 3 no broker answers,
 130 interrupted"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Reads arguments; who names no command is shown which there are."""
+
+    def error(self, message: str) -> NoReturn:
+        if message.endswith("required: COMMAND"):
+            self.print_help(sys.stderr)
+            self.exit(2, f"\n{self.prog}: name one of these commands\n")
+        super().error(message)
 
 
 def parser() -> Parser:
@@ -57,6 +66,7 @@ def add_configuration(command: Parser) -> None:
     command.add_argument(
         "--config", metavar="FILE", help="the broker's configuration (default: $ASTERISM_CONFIG)"
     )
+    command.add_argument("--data", metavar="FOLDER", help="the data folder (data_dir)")
     command.add_argument("--json", action="store_true", help="print JSON, for machines")
 
 
@@ -77,16 +87,22 @@ def _connected(command: Parser) -> None:
 
 
 def seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0
     if not 0 < seconds < 10**9:
-        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
     return seconds
 
 
 def count_above_0(text: str) -> int:
-    count = int(text)
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
     if count < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
     return count
 
 
@@ -118,7 +134,6 @@ def _add_up(commands: Any) -> None:
         "in ./asterism-data, its logs in ./asterism-data/log; it listens on this machine alone.",
     )
     add_configuration(up)
-    up.add_argument("--data", metavar="FOLDER", help="the data folder (data_dir)")
     up.add_argument("--listen", metavar="ADDRESS", help="where clients connect (listen)")
     up.add_argument("--workers", metavar="N", type=count_above_0, help="worker processes (workers)")
     up.add_argument("--logs", action="store_true", help="log here, not into files")
@@ -140,7 +155,9 @@ def _add_status(commands: Any) -> None:
 
 def _add_snapshot(commands: Any) -> None:
     snapshot = commands.add_parser(
-        "snapshot", help="copy every store while the broker runs; list, verify, delete, copy those"
+        "snapshot",
+        help="copy every store while the broker runs; list, verify, delete, copy those",
+        description="Copy every store, and look after the copies. By itself it is create.",
     )
     inner = snapshot.add_subparsers(title="commands", metavar="COMMAND", required=True)
     create = add_command(
@@ -176,7 +193,7 @@ def _add_snapshot(commands: Any) -> None:
         "younger than AGE (--older-than). The newest is never deleted by number or age.",
     )
     delete.add_argument(
-        "snapshots", nargs="*", metavar="SNAPSHOT", help="its name or folder, or latest"
+        "snapshots", nargs="*", default=[], metavar="SNAPSHOT", help="its name or folder, or latest"
     )
     delete.add_argument(
         "--unfinished", action="store_true", help="even one that has no manifest, if it is named"
@@ -214,7 +231,6 @@ def _add_doctor(commands: Any) -> None:
         "and the address; say what is wrong and what to do. Exit code 1 if anything is.",
     )
     add_configuration(doctor)
-    doctor.add_argument("--data", metavar="FOLDER", help="the data folder (data_dir)")
     doctor.add_argument(
         "--accept-loss",
         action="store_true",
@@ -246,14 +262,14 @@ def _add_topic(commands: Any) -> None:
     inner = topic.add_subparsers(title="commands", metavar="COMMAND", required=True)
     create = add_command(inner, "create", "topics.create", "create a topic", _SETTINGS)
     create.add_argument("topic")
-    create.add_argument("settings", nargs="*", metavar="NAME=VALUE")
+    create.add_argument("settings", nargs="*", default=[], metavar="NAME=VALUE")
     listing = add_command(inner, "list", "topics.list_all", "list all topics")
     listing.add_argument("--long", "-l", action="store_true", help="with counts; slower")
     show = add_command(inner, "show", "topics.show", "show a topic: settings, counts, rates")
     show.add_argument("topic")
     change = add_command(inner, "set", "topics.change", "change settings of a topic", _SETTINGS)
     change.add_argument("topic")
-    change.add_argument("settings", nargs="*", metavar="NAME=VALUE")
+    change.add_argument("settings", nargs="*", default=[], metavar="NAME=VALUE")
     change.add_argument(
         "--inherit",
         action="append",
@@ -280,7 +296,7 @@ def _add_parked(commands: Any) -> None:
     abandon = add_command(inner, "abandon", "parked.abandon", "drop parked deliveries")
     for command in (renew, abandon):
         command.add_argument("topic")
-        command.add_argument("sequences", nargs="*", type=int, metavar="SEQUENCE")
+        command.add_argument("sequences", nargs="*", default=[], type=int, metavar="SEQUENCE")
         command.add_argument("--all", action="store_true", help="every one of the topic")
         command.add_argument("--receiver", metavar="NAME", help="only of this receiver")
     for command in (listing, renew, abandon):
@@ -341,13 +357,16 @@ def _add_sub(commands: Any) -> None:
         "durable: the broker keeps what it misses, until `--forget` or its deletion.",
     )
     sub.add_argument("topic")
-    sub.add_argument("interests", nargs="*", metavar="INTEREST", help="globs (default: **)")
-    sub.add_argument("--name", metavar="NAME", help="a durable receiver of this name")
-    sub.add_argument("--group", metavar="NAME", help="share one copy with others of the group")
+    sub.add_argument(
+        "interests", nargs="*", default=[], metavar="INTEREST", help="globs (default: **)"
+    )
+    receiver = sub.add_mutually_exclusive_group()
+    receiver.add_argument("--name", metavar="NAME", help="a durable receiver of this name")
+    receiver.add_argument("--group", metavar="NAME", help="share one copy with others of the group")
     sub.add_argument("--count", "-n", type=count_above_0, metavar="N", help="end after N messages")
     sub.add_argument("--for", dest="seconds", type=seconds, metavar="SECONDS", help="end then")
     sub.add_argument(
-        "--credit", type=count_above_0, default=1_024, metavar="N", help="in flight at once"
+        "--credit", type=count_above_0, default=1_024, metavar="N", help="fetched at once"
     )
     sub.add_argument("--forget", action="store_true", help="delete the receiver at the end")
     sub.add_argument("--raw", action="store_true", help="print payloads alone, byte for byte")

@@ -1,17 +1,31 @@
 """What most commands begin with: the configuration, the broker's address, a connection."""
 
 import argparse
+import logging
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import asterism
-from asterism.config import Config, load
+from asterism import checks
+from asterism.cli import output
+from asterism.config import Config, load, variable_of
 from asterism.process_host import is_ours, read_run_file
 from asterism.running import FRONTEND
 
+_ADDRESS: Final = re.compile(r"tcp://[^/]+:([0-9]{1,5})|ipc://.+")
+PORT_MAX: Final = 65_535
+
 
 def configuration(options: argparse.Namespace) -> Config:
-    return load(options.config, os.environ)
+    """The configuration that the command was told, by its options, a file or the environment."""
+    environ = dict(os.environ)
+    if options.data is not None:
+        environ[variable_of("data_dir")] = options.data
+    return load(options.config, environ)
 
 
 def data_folder(config: Config) -> Path:
@@ -20,10 +34,21 @@ def data_folder(config: Config) -> Path:
 
 def address(options: argparse.Namespace) -> str:
     """The address given, or that of the broker of the configured data folder."""
-    if options.address:
-        return str(options.address)
+    if options.address is not None:
+        return checked(options.address)
     config = configuration(options)
     return address_of(data_folder(config), config.listen)
+
+
+def checked(address: str) -> str:
+    """An address that ZeroMQ understands; what it says of others helps nobody."""
+    parts = _ADDRESS.fullmatch(address)
+    if parts is None or int(parts[1] or 0) > PORT_MAX:
+        raise output.CommandError(
+            f"--address must be like tcp://127.0.0.1:7700, not {checks.shown(address)}",
+            output.WRONG_USE,
+        )
+    return address
 
 
 def address_of(data_dir: Path, listen: str) -> str:
@@ -37,6 +62,23 @@ def address_of(data_dir: Path, listen: str) -> str:
     )
 
 
-def connect(options: argparse.Namespace) -> asterism.BlockingNode:
-    """A connection to the broker, to be used in ``with``; unreachable is ``ConnectionError``."""
-    return asterism.connect_blocking(address(options), name="asterism", timeout=options.timeout)
+@contextmanager
+def connect(options: argparse.Namespace) -> Iterator[asterism.BlockingNode]:
+    """A connection to the broker; unreachable is ``ConnectionError``.
+
+    What the client logs of its connection is for people while the command goes on. While it
+    connects and while it ends, what went wrong is said by the one line of the error.
+    """
+    log = logging.getLogger("asterism")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        where = address(options)
+        with asterism.connect_blocking(where, name="asterism", timeout=options.timeout) as node:
+            log.setLevel(logging.WARNING)
+            try:
+                yield node
+            finally:
+                log.setLevel(logging.ERROR)
+    finally:
+        log.setLevel(level)

@@ -1,9 +1,13 @@
 """How the command line speaks: tables for people, JSON for machines, errors on one line."""
 
+import io
 import json
+import os
+import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from asterism.errors import ERRORS
@@ -17,6 +21,9 @@ INTERRUPTED: Final = 130
 
 _UNITS: Final = ("B", "KB", "MB", "GB", "TB")
 _PROGRESS_S: Final = 0.2
+# What would move the cursor, or end the line, of whoever reads it: control characters, and the
+# separators of lines that only some programs know.
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class CommandError(Exception):
@@ -27,9 +34,44 @@ class CommandError(Exception):
         self.code = code
 
 
+class ReaderGone(Exception):  # noqa: N818
+    """Whoever read the output has seen enough, which is no error."""
+
+
+def prepare() -> None:
+    """Makes the standard streams such that whatever a command does with them can be done."""
+    # In this order: each that is closed is the first free descriptor, so it is opened as itself.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Standard output is written to: where that fails, it ends the command with a sentence."""
+    try:
+        yield
+    except OSError as error:
+        # What is still buffered must not be tried again when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise ReaderGone from error
+        raise CommandError(f"the output cannot be written: {error.strerror}") from error
+
+
 def say(line: str = "") -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    with writing():
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+def say_bytes(line: bytes) -> None:
+    with writing():
+        sys.stdout.buffer.write(line + b"\n")
+        sys.stdout.buffer.flush()
 
 
 def warn(line: str) -> None:
@@ -38,12 +80,19 @@ def warn(line: str) -> None:
 
 
 def say_json(value: Any) -> None:
-    say(json.dumps(value, ensure_ascii=False, default=_plain))
+    # Escapes are for those whose letters are few: what Python would write instead is no JSON.
+    is_utf8 = str(sys.stdout.encoding).lower().replace("-", "") == "utf8"
+    say(json.dumps(value, ensure_ascii=not is_utf8, default=_plain))
 
 
 def _plain(value: Any) -> Any:
     """What JSON has no form for: bytes become hexadecimal digits."""
     return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def shown_text(text: str) -> str:
+    """Text of others on one line of a terminal, on which it has no power."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def refusal(code: str, detail: str) -> str:
@@ -54,9 +103,14 @@ def refusal(code: str, detail: str) -> str:
     return f"{code}: {said} {ERRORS[code]}" if said else f"{code}: {ERRORS[code]}"
 
 
+def late(error: TimeoutError, more: str = "") -> str:
+    """What a broker that is there did not do in time, and what to do."""
+    return f"{error}.{more} `asterism doctor` looks closer; --timeout waits longer."
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Rows under a head, in columns; a column of numbers stands to the right."""
-    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    cells = [["-" if cell is None else shown_text(str(cell)) for cell in row] for row in rows]
     widths = [max(len(row[at]) for row in [list(head), *cells]) for at in range(len(head))]
     right = [
         bool(cells) and all(row[at][:1].isdigit() or row[at] == "-" for row in cells)

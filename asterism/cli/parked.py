@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from asterism.cli import context, output
-from asterism.cli.subscribe import shown_payload
+from asterism.cli.subscribe import payload_line, shown_payload
 from asterism.cli.topics import name_of
 from asterism.errors import PeerError
 from asterism.sdk.client import BlockingNode
@@ -30,7 +30,7 @@ def list_all(options: argparse.Namespace) -> int:
             each["attempts"],
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each["failed_ms"] / 1_000)),
             each["reason"],
-            *([each.get("payload", each.get("payload_base64"))] if options.payload else []),
+            *([payload_line(each)] if options.payload else []),
         ]
         for each in parked
     ]

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO, Final
 
@@ -13,17 +13,40 @@ import asterism
 from asterism import checks
 from asterism.cli import context, output
 from asterism.errors import PeerError
+from asterism.sdk.client import BlockingBatchReceipt
 
 READ_BYTES: Final = 65_536  # of the input at once; the lines in it are one batch
+BATCH_MAX: Final = 8_192  # lines of a batch; a file of empty ones has many
 LINE_BYTES_MAX: Final = 64 << 20  # one message; a longer line is refused
+
+
+class Done:
+    """What has been accepted so far, and how it ended where that was waited for."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.bytes = 0  # of the input
+        self.first: int | None = None
+        self.last: int | None = None
+        self.verdicts: Counter[str] = Counter()
+
+    def add(self, batch: list[bytes], sequences: Sequence[int]) -> None:
+        self.count += len(batch)
+        self.bytes += sum(map(len, batch)) + len(batch)
+        self.first = sequences[0] if self.first is None else self.first
+        self.last = sequences[-1]
 
 
 def run(options: argparse.Namespace) -> int:
     checks.topic_name(options.topic)
     if options.message is not None and options.file is not None:
         raise output.CommandError("give a message or a file, not both", output.WRONG_USE)
+    if options.ttl is not None and options.mode != "durable":
+        raise output.CommandError("--ttl is for durable messages alone", output.WRONG_USE)
     wishes = _wishes(options)
     with _source(options) as (source, size), context.connect(options) as node:
+        if source is not None and source.isatty():
+            output.warn("Reading messages, one a line; Ctrl-D ends.")
         return _publish_all(node, options, wishes, _batches(options, source), size)
 
 
@@ -35,45 +58,59 @@ def _publish_all(
     size: int,
 ) -> int:
     progress = output.Progress("messages", is_wanted=options.message is None)
-    first = last = None
-    count = sent_bytes = 0
-    verdicts: Counter[str] = Counter()
+    done = Done()
     try:
         for batch in batches:
-            receipt = node.publish_many(options.topic, batch, **wishes)
-            count += len(batch)
-            last = receipt.sequences[-1]
-            first = receipt.sequences[0] if first is None else first
+            receipt = node.publish_many(options.topic, batch, timeout=options.timeout, **wishes)
+            done.add(batch, receipt.sequences)
             if options.wait:
-                outcomes = receipt.all_resolved(timeout=options.timeout)
-                verdicts.update(outcome.verdict for outcome in outcomes if outcome is not None)
-            sent_bytes += sum(map(len, batch)) + len(batch)
-            progress.tell(count, min(sent_bytes / size, 1.0) if size else None)
+                done.verdicts.update(_verdicts(receipt, options, done))
+            progress.tell(done.count, min(done.bytes / size, 1.0) if size else None)
     except PeerError as error:
         refused = getattr(error, "receipt", None)
-        count += len(refused.sequences) if refused is not None else 0
+        count = done.count + (len(refused.sequences) if refused is not None else 0)
         accepted = f" {count} others were accepted." if count else ""
         raise output.CommandError(output.refusal(error.code, error.detail) + accepted) from error
+    except TimeoutError as error:
+        accepted = f" {done.count} before it were accepted." if done.count else ""
+        raise output.CommandError(output.late(error, accepted), output.UNREACHABLE) from error
+    except KeyboardInterrupt:
+        progress.end()
+        output.warn(f"asterism: interrupted; {done.count} were accepted before")
+        raise
     finally:
         progress.end()
-    _say(options, count, (first, last), verdicts)
-    return output.REFUSED if verdicts.keys() - {"ok"} else output.DONE
+    _say(options, done)
+    return output.REFUSED if done.verdicts.keys() - {"ok"} else output.DONE
 
 
-def _say(
-    options: argparse.Namespace,
-    count: int,
-    sequences: tuple[int | None, int | None],
-    verdicts: Counter[str],
-) -> None:
-    first, last = sequences
+def _verdicts(receipt: BlockingBatchReceipt, options: argparse.Namespace, done: Done) -> list[str]:
+    try:
+        outcomes = receipt.all_resolved(timeout=options.timeout)
+    except TimeoutError:
+        never = options.mode == "durable" and options.max_receivers is None
+        why = (
+            "a durable message is resolved when it expires, unless --max-receivers says how many "
+            "make it done"
+            if never
+            else "--timeout waits longer"
+        )
+        raise output.CommandError(
+            f"accepted {done.count}, and not all were resolved within {options.timeout:g} s; they "
+            f"may still be: {why}."
+        ) from None
+    return [outcome.verdict for outcome in outcomes if outcome is not None]
+
+
+def _say(options: argparse.Namespace, done: Done) -> None:
+    count, first, last = done.count, done.first, done.last
     if options.json:
         told = {"topic": options.topic, "count": count, "first": first, "last": last}
-        output.say_json(told | ({"verdicts": verdicts} if options.wait else {}))
+        output.say_json(told | ({"verdicts": done.verdicts} if options.wait else {}))
         return
     which = f" {first}" if first == last else f"s {first} to {last}"
     what = f"accepted {count}: sequence{which}" if count else "there was nothing to publish"
-    resolved = ", ".join(f"{verdict} {number}" for verdict, number in verdicts.items())
+    resolved = ", ".join(f"{verdict} {number}" for verdict, number in done.verdicts.items())
     output.say(f"{what}; {resolved}" if resolved else what)
 
 
@@ -106,8 +143,6 @@ def _source(options: argparse.Namespace) -> Iterator[tuple[BinaryIO | None, int]
     if options.message is not None:
         yield None, 0
     elif options.file is None or options.file == "-":
-        if sys.stdin.isatty():
-            output.warn("Reading messages, one a line; Ctrl-D ends.")
         yield sys.stdin.buffer, 0
     else:
         with ExitStack() as closed:
@@ -133,7 +168,7 @@ def _batches(options: argparse.Namespace, source: BinaryIO | None) -> Iterator[l
         *lines, begun = (begun + data).split(b"\n")
         if len(begun) > LINE_BYTES_MAX:
             raise PeerError("too_large", f"a line has more than {LINE_BYTES_MAX} bytes")
-        if lines:
-            yield [line.removesuffix(b"\r") for line in lines]
+        for start in range(0, len(lines), BATCH_MAX):
+            yield [line.removesuffix(b"\r") for line in lines[start : start + BATCH_MAX]]
     if begun:
         yield [begun.removesuffix(b"\r")]

@@ -277,12 +277,12 @@ def sql(options: argparse.Namespace) -> int:
         rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
         output.say_json(rows)
     elif options.csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(answer.columns)
-        writer.writerows(
-            [["" if cell is None else _text(cell) for cell in row] for row in answer.rows]
-        )
-        sys.stdout.flush()
+        texts = [["" if cell is None else _text(cell) for cell in row] for row in answer.rows]
+        with output.writing():
+            writer = csv.writer(sys.stdout, lineterminator="\n")
+            writer.writerow(answer.columns)
+            writer.writerows(texts)
+            sys.stdout.flush()
     else:
         output.say(output.table(answer.columns, [list(map(_cell, row)) for row in answer.rows]))
     if answer.is_cut:

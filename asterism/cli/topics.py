@@ -115,6 +115,8 @@ def change(options: argparse.Namespace) -> int:
         raise output.CommandError("name a setting, as NAME=VALUE or --inherit NAME", 2)
     topic = name_of(options)
     with context.connect(options) as node:
+        # A mistyped name would make a topic, where topics come to be when they are first used.
+        node.describe(topic, timeout=options.timeout)
         node.configure(topic, inherit=options.inherit, timeout=options.timeout, **settings)
     return _done(options, f"changed {options.topic}", {"changed": options.topic})
 
