@@ -7,6 +7,7 @@ while no process has it.
 import argparse
 import json
 import os
+import pwd
 import resource
 import shutil
 import socket
@@ -21,10 +22,10 @@ from typing import Final, NamedTuple
 import asterism
 from asterism.cli import output
 from asterism.cli.context import address_of
-from asterism.cli.status import ask_all
+from asterism.cli.status import ask_all, doors_in
 from asterism.config import Config, ConfigError, load, variable_of
-from asterism.process_host import STORES_FILE
-from asterism.running import programs_of, running_names
+from asterism.process_host import STORES_FILE, read_run_file
+from asterism.running import DOORS, is_installed, programs_of, running_names
 
 PART_FREE_MIN: Final = 0.05
 BYTES_FREE_MIN: Final = 1 << 30
@@ -77,7 +78,7 @@ def examine(config_file: str | None, data: str | None, accept_loss: bool = False
     folder = Path(config.data_dir).absolute()
     yield from _data_folder(folder)
     if not folder.is_dir():
-        yield from _port(config)
+        yield from _ports(config, {})
         return
     running = running_names(folder / "run")
     yield from _stores(folder, running, accept_loss)
@@ -173,40 +174,76 @@ def _stores(folder: Path, running: dict[str, int], accept_loss: bool) -> Finding
         return
     if find_spec("rocksdict") is None:
         return
-    problems = list(_open_stores(folder, count, accept_loss))
-    yield from problems
-    if not problems:
-        yield Finding("stores", GOOD, f"all {count} are whole")
+    owner = path.stat().st_uid
+    if owner != os.geteuid():
+        to_do = f"Run this as the user that runs the broker: {_user(owner)}."
+        what = "not opened: what this user writes there, that of the broker could not"
+        yield Finding("stores", NOTE, what, to_do)
+        return
+    yield from _open_stores(folder, count, accept_loss)
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def _open_stores(folder: Path, count: int, accept_loss: bool) -> Findings:
     """Opens each store that is there, as its worker would, and closes it again."""
-    from asterism.storage.store import Store, StoreError
+    from asterism.storage.moving import dedicated_in
 
-    for number in range(count):
-        path = folder / "stores" / f"{number:04}"
-        if not path.is_dir():
-            continue
-        try:
-            Store(path, number=number, count=count).close()
-        except StoreError as error:
-            if not accept_loss:
-                what, _, to_do = str(error).partition(". ")
-                yield Finding(f"store {number}", WRONG, what, to_do)
-                continue
-            yield _open_with_loss(path, number, count, str(error))
-
-
-def _open_with_loss(path: Path, number: int, count: int, before: str) -> Finding:
-    from asterism.storage.store import Store, StoreError
-
-    about = f"store {number}"
+    places = [
+        Place(f"store {number}", folder / "stores" / f"{number:04}", number, count)
+        for number in range(count)
+    ]
+    problems = []
     try:
-        Store(path, number=number, count=count, accept_loss=True).close()
+        for held in dedicated_in(folder / "dedicated"):
+            places.append(Place(f"store of {held.topic}", held.store, 0, 1))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        to_do = (
+            'Each folder there has a topic.json that says which topic it is of, as {"topic": '
+            '"name"}: write it again, or restore it.'
+        )
+        problems.append(Finding("stores", WRONG, f"{folder / 'dedicated'}: {error}", to_do))
+    found = [place for place in places if place.path.is_dir()]
+    for place in found:
+        problems += _open_store(place, accept_loss)
+    yield from problems
+    if not problems:
+        yield Finding("stores", GOOD, f"all {len(found)} are whole")
+
+
+class Place(NamedTuple):
+    """Where a store is."""
+
+    about: str
+    path: Path
+    number: int
+    stores: int
+
+
+def _open_store(place: Place, accept_loss: bool) -> Findings:
+    from asterism.storage.store import Store, StoreError
+
+    about, path, number, stores = place
+    try:
+        Store(path, number=number, count=stores).close()
+        return
     except StoreError as error:
-        what, _, to_do = str(error).partition(". ")
-        return Finding(about, WRONG, what, to_do)
-    return Finding(about, NOTE, f"goes on without what is missing: {before.partition('. ')[0]}")
+        before = str(error)
+    if accept_loss:
+        try:
+            Store(path, number=number, count=stores, accept_loss=True).close()
+            what = f"goes on without what is missing: {before.partition('. ')[0]}"
+            yield Finding(about, NOTE, what)
+            return
+        except StoreError as error:
+            before = str(error)
+    what, _, to_do = before.partition(". ")
+    yield Finding(about, WRONG, what, to_do)
 
 
 def _snapshots(folder: Path) -> Findings:
@@ -229,7 +266,7 @@ def _processes(config: Config, folder: Path, running: dict[str, int]) -> Finding
     if not running:
         to_do = "Start it with `asterism up`, or `supervisord -c supervisor.conf`."
         yield Finding("processes", NOTE, "no broker runs with this data folder", to_do)
-        yield from _port(config)
+        yield from _ports(config, running)
         return
     wanted = [program.name for program in programs_of(config.workers)]
     missing = [name for name in wanted if name not in running]
@@ -246,8 +283,21 @@ def _processes(config: Config, folder: Path, running: dict[str, int]) -> Finding
     if surplus:
         to_do = "Stop everything, then start as many workers as are configured."
         yield Finding("processes", WRONG, f"{', '.join(surplus)} are more than configured", to_do)
+    yield from _doors(folder, running)
     if "frontend" in running:
         yield from _answers(address_of(folder, config.listen))
+
+
+def _doors(folder: Path, running: dict[str, int]) -> Findings:
+    """Which doors are open; one that is not may have been left out."""
+    for door in filter(is_installed, DOORS):
+        names = doors_in(running, door)
+        for name in names:
+            url = read_run_file(folder / "run", name).get("url", "")
+            yield Finding(f"door {name}", GOOD, f"{url} ({running[name]})")
+        if not names:
+            to_do = "If it was not left out, look into its log."
+            yield Finding(f"door {door}", NOTE, "does not run", to_do)
 
 
 def _answers(address: str) -> Findings:
@@ -271,14 +321,27 @@ def _answers(address: str) -> Findings:
     }
     for number, state in closed.items():
         what, _, to_do = state.partition(". ")
+        to_do = to_do or "If nothing else here explains it, look into the log of its worker."
         yield Finding(f"store {number}", WRONG, what, to_do)
     if silent:
         return
     yield Finding("address", GOOD, f"{address} answers, and so do all processes behind it")
 
 
-def _port(config: Config) -> Findings:
+def _ports(config: Config, running: dict[str, int]) -> Findings:
     """Whether a broker could listen where it is told to."""
+    yield from _port(config)
+    if is_installed("http") and not doors_in(running, "http"):
+        from asterism.gateways.http.server import listener
+
+        try:
+            listener(config, os.environ).close()
+        except ConfigError as error:
+            what, _, to_do = str(error).partition(". ")
+            yield Finding("door http", WRONG, what, to_do or "Correct it; docs/http.md.")
+
+
+def _port(config: Config) -> Findings:
     host, _, port = config.listen.removeprefix("tcp://").rpartition(":")
     host = "0.0.0.0" if host == "*" else host.strip("[]")
     try:

@@ -1,11 +1,21 @@
-"""``asterism status``: every process of a broker, as it says of itself."""
+"""``asterism status``: every process of a broker, as it says of itself.
+
+A door says nothing by the broker: of those in the data folder on this machine, the system tells.
+"""
 
 import argparse
+import os
 import time
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final
 
 import asterism
+from asterism import wire
 from asterism.cli import context, output
+from asterism.config import ConfigError
+from asterism.process_host import read_run_file
+from asterism.running import DOORS, FRONTEND, running_names
 
 NO_ANSWER: Final = "does not answer; it is being restarted, or its log says why"
 
@@ -18,6 +28,7 @@ def run(options: argparse.Namespace) -> int:
         processes = ask_all(node, options.timeout)
         for name, status in processes.items():
             status["rates"] = rates(before.get(name, {}), status, seconds)
+    processes |= _doors_of(options, node.address)
     if options.json:
         output.say_json({"address": node.address, "processes": processes})
     else:
@@ -27,12 +38,57 @@ def run(options: argparse.Namespace) -> int:
     return output.REFUSED if missing else output.DONE
 
 
+def _doors_of(options: argparse.Namespace, address: str) -> dict[str, dict[str, Any]]:
+    """The doors of a broker, if it is that of the configured data folder."""
+    try:
+        folder = context.data_folder(context.configuration(options))
+    except ConfigError:  # which the broker at a given address has nothing to do with
+        return {}
+    return doors(folder / "run") if context.address_of(folder, "") == address else {}
+
+
 def ask_all(node: asterism.BlockingNode, timeout_s: float) -> dict[str, dict[str, Any]]:
     """What each process says of itself, by its name; ``problem`` for one that says nothing."""
     told = node.status(timeout=timeout_s)
-    found = {"frontend": told["frontend"], "interests": told["interests"]}
-    found |= {f"worker-{number}": status for number, status in enumerate(told["workers"])}
+    found = {FRONTEND: told["frontend"], "interests": told["interests"]}
+    for number, status in enumerate(told["workers"]):
+        found[f"worker-{number}"] = status
+        for topic, own in ((status or {}).get("dedicated") or {}).items():
+            asked = wire.dedicated_topic(own["number"])
+            answer = node._loop.run(node._node._status_of(asked, timeout_s))
+            found[f"dedicated-{own['number']}"] = answer and {"topic": topic, **answer}
     return {name: dict(status or {"problem": NO_ANSWER}) for name, status in found.items()}
+
+
+def doors_in(names: Iterable[str], door: str) -> list[str]:
+    """Those processes of a kind of door: there may be several, called http and http-…"""
+    return [name for name in names if name == door or name.startswith(f"{door}-")]
+
+
+def doors(run_folder: Path) -> dict[str, dict[str, Any]]:
+    """The doors that run by this run folder, and what the system knows of them."""
+    running = running_names(run_folder)
+    found = {}
+    for name in (name for door in DOORS for name in doors_in(running, door)):
+        said = read_run_file(run_folder, name)
+        found[name] = {"process": name, **said, **of_system(running[name]), "rates": {}}
+    return found
+
+
+def of_system(pid: int) -> dict[str, int]:
+    """How long a process has been there, and its memory; nothing of one that is gone."""
+    try:
+        # What comes after the name, which may hold anything; the 22nd field is when it started.
+        begun = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+        pages = int(Path(f"/proc/{pid}/statm").read_bytes().split()[1])
+        uptime_s = float(Path("/proc/uptime").read_bytes().split()[0])
+    except (OSError, IndexError, ValueError):
+        return {}
+    begun_s = begun / os.sysconf("SC_CLK_TCK")
+    return {
+        "uptime_ms": max(0, round((uptime_s - begun_s) * 1_000)),
+        "memory_bytes": pages * os.sysconf("SC_PAGE_SIZE"),
+    }
 
 
 def rates(before: dict[str, Any], after: dict[str, Any], seconds: float) -> dict[str, float]:
@@ -54,16 +110,24 @@ def as_table(processes: dict[str, dict[str, Any]]) -> str:
         if "problem" in status:
             rows.append([name, None, None, None, status["problem"]])
             continue
-        shown = [f"{what} {output.shown_rate(rate)}" for what, rate in status["rates"].items()]
+        uptime_ms, memory_bytes = status.get("uptime_ms"), status.get("memory_bytes")
         rows.append(
             [
                 name,
                 status["pid"],
-                output.shown_duration(status["uptime_ms"]),
-                output.shown_bytes(status["memory_bytes"]),
-                ", ".join(shown),
+                None if uptime_ms is None else output.shown_duration(uptime_ms),
+                None if memory_bytes is None else output.shown_bytes(memory_bytes),
+                _doing(status),
             ]
         )
     total = sum(status.get("memory_bytes", 0) for status in processes.values())
     rows.append(["all", None, None, output.shown_bytes(total), ""])
     return output.table(["process", "pid", "uptime", "memory", "rates"], rows)
+
+
+def _doing(status: dict[str, Any]) -> str:
+    """What a process does: its rates, behind the topic that it is for, or where a door is."""
+    shown = [f"{what} {output.shown_rate(rate)}" for what, rate in status["rates"].items()]
+    whose = [f"topic {status['topic']}"] if "topic" in status else []
+    where = [str(status["url"])] if "url" in status else []
+    return ", ".join([*whose, *shown, *where])
