@@ -91,6 +91,43 @@ def test_status_shows_every_process(line: Line, broker: Broker) -> None:
     assert found["frontend"]["rates"]["forwarded"] > 0
 
 
+@pytest.fixture
+def own() -> Iterator[Broker]:
+    """A broker that a test may do to what it likes."""
+    with Broker(workers=1, doors=("http",), config={"heartbeat": 0.5}) as running:
+        yield running
+
+
+def test_status_shows_doors_and_the_processes_of_dedicated_topics(line: Line, own: Broker) -> None:
+    here = ("--data", own.data_dir)
+    line.run("topic", "create", "a b", "dedicated=true", *here, connected=False)
+    shown = line.run("status", *here, connected=False)
+    found = json.loads(line.run("status", "--json", *here, connected=False))["processes"]
+    (dedicated,) = (name for name in found if name.startswith("dedicated-"))
+    assert found[dedicated]["topic"] == "a b"
+    assert found["http"]["url"] == own.http_url
+    assert [found["http"]["pid"]] == own.pids()["http"]
+    for name in (dedicated, "http"):
+        assert found[name]["memory_bytes"] > 1_000_000
+        assert 0 <= found[name]["uptime_ms"] < 600_000
+        assert f"\n{name} " in shown
+    elsewhere = line.run("status", "--address", own.address, "--json", connected=False)
+    assert "http" not in json.loads(elsewhere)["processes"]
+
+
+def test_a_broker_that_does_not_answer_in_time_is_no_broker_that_is_missing(
+    line: Line, own: Broker
+) -> None:
+    line.run("pub", "t", "x", "--data", own.data_dir, connected=False)
+    own.kill("worker", number=signal.SIGSTOP)
+    for words in (("topic", "show", "t"), ("pub", "t", "x"), ("sub", "t", "--count", 1)):
+        began = time.monotonic()
+        line.run(*words, "--timeout", 0.5, "--data", own.data_dir, code=3, connected=False)
+        assert time.monotonic() - began < 10
+        assert "within 0.5 s" in line.error and line.error.count("\n") == 1
+        assert "asterism doctor" in line.error and "asterism up" not in line.error
+
+
 def test_without_a_broker_a_command_says_what_to_do_and_ends_with_code_3(line: Line) -> None:
     line.run(
         *("status", "--address", "tcp://127.0.0.1:9", "--timeout", 0.2), code=3, connected=False
@@ -140,13 +177,18 @@ def test_a_topic_is_created_shown_changed_and_deleted(line: Line) -> None:
         (("topic", "set", "t2"), 2, "name a setting"),
         (("pub", "t2", "x", "--mode", "push"), 1, "no_receiver: "),
         (("parked", "renew", "t2"), 2, "name sequences"),
+        (("topic", "set", "nowhere", "max_attempts=3"), 1, "no_such_topic: "),
+        (("pub", "t2", "x", "--mode", "online", "--ttl", "9"), 2, "--ttl is for durable messages"),
+        (("sub", "t2", "--raw", "--json"), 2, "give --raw or --json, not both"),
+        (("status", "--address", "localhost"), 2, "--address must be like tcp://127.0.0.1:7700"),
     ],
 )
 def test_what_goes_wrong_is_one_line(
     line: Line, words: tuple[str, ...], code: int, said: str
 ) -> None:
-    line.run(*words, code=code)
+    line.run(*words, code=code, connected="--address" not in words)
     assert line.error.startswith(f"asterism: {said}") and line.error.count("\n") == 1
+    assert "nowhere" not in line.json("topic", "list")["topics"]
 
 
 def test_a_topic_is_created_once(line: Line) -> None:
@@ -204,7 +246,91 @@ def test_pub_can_wait_for_the_verdict(line: Line, broker: Broker) -> None:
     assert out == b"awaited\tx\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [(("--max-receivers", "1"), "--timeout waits longer"), ((), "unless --max-receivers says")],
+)
+def test_what_is_not_resolved_in_time_was_accepted_all_the_same(
+    line: Line, words: tuple[str, ...], why: str
+) -> None:
+    line.run("pub", "unheard", "x", "--wait", "--timeout", 0.2, *words, code=1)
+    assert line.error.startswith("asterism: accepted 1, and not all were resolved within 0.2 s")
+    assert why in line.error and line.error.count("\n") == 1
+
+
+def test_an_interrupted_pub_says_what_was_accepted(line: Line, broker: Broker) -> None:
+    line.run("topic", "create", "begun")
+    with command(broker, "pub", "begun", stdin=subprocess.PIPE) as pub:
+        assert pub.stdin is not None and pub.stderr is not None
+        pub.stdin.write(b"one\ntwo\n")
+        pub.stdin.flush()
+        wait_for(lambda: line.json("topic", "show", "begun")["held"] == 2, "two messages")
+        pub.send_signal(signal.SIGINT)
+        assert pub.wait(WAIT_S) == 130
+        assert pub.stderr.read() == b"asterism: interrupted; 2 were accepted before\n"
+
+
+def test_many_short_lines_are_published(line: Line, broker: Broker) -> None:
+    with command(broker, "pub", "short", "--json", stdin=subprocess.PIPE) as pub:
+        out, error = pub.communicate(b"y\n" * 40_000, timeout=WAIT_S)
+    assert pub.returncode == 0, error
+    assert json.loads(out)["count"] == line.json("topic", "show", "short")["held"] == 40_000
+
+
+@pytest.mark.parametrize("expect", ["sent", "processed"])
+@pytest.mark.parametrize("who", [(), ("--name", "me"), ("--group", "us")])
+def test_sub_takes_no_more_than_it_shows(
+    line: Line, broker: Broker, tmp_path: Path, who: tuple[str, ...], expect: str
+) -> None:
+    topic = f"counted-{expect}{''.join(who)}"
+    (tmp_path / "lines").write_text("1\n2\n3\n4\n")
+    words = ("--expect", expect, "--max-receivers", 1)
+    line.run("pub", topic, "--file", tmp_path / "lines", *words)
+    for count, shown in ((1, b"1\n"), (2, b"2\n3\n"), (1, b"4\n")):
+        with command(broker, "sub", topic, "--raw", "--count", str(count), *who) as sub:
+            assert sub.communicate(timeout=WAIT_S) == (shown, b"")
+
+
+def test_fewer_messages_than_were_asked_for_are_told(line: Line, broker: Broker) -> None:
+    line.run("pub", "few", "one")
+    with command(broker, "sub", "few", "--count", "3", "--for", "0.5") as sub:
+        out, error = sub.communicate(timeout=WAIT_S)
+    assert (sub.returncode, out) == (1, b"few\tone\n")
+    assert error == b"asterism: 1 of 3 messages came\n"
+
+
+def test_what_cannot_be_shown_has_not_failed(line: Line, broker: Broker) -> None:
+    line.run("topic", "create", "unshown")
+    with command(broker, "sub", "unshown") as sub:
+        wait_for(lambda: line.json("topic", "show", "unshown")["endpoints"] == 1, "an endpoint")
+        assert sub.stdout is not None and sub.stderr is not None
+        sub.stdout.close()  # whoever reads has seen enough
+        line.run("pub", "unshown", "x", "--expect", "processed", "--max-receivers", 1)
+        assert sub.wait(WAIT_S) == 0
+        assert sub.stderr.read() == b""
+    shown = line.json("topic", "show", "unshown")
+    assert (shown["waiting"], shown["parked"]) == (1, 0)
+
+
+@pytest.mark.parametrize("who", [("--name", "me"), ()])
+def test_sub_goes_on_when_processes_of_the_broker_are_restarted(
+    line: Line, own: Broker, who: tuple[str, ...]
+) -> None:
+    with command(own, "sub", "lasting", "--raw", *who) as sub:
+        assert sub.stdout is not None and sub.stderr is not None
+        for kind in ("frontend", "worker", "interests", None):
+            line.run("pub", "lasting", f"before {kind}", "--data", own.data_dir, connected=False)
+            # One without a name is another one after each restart: it sees what was before, too.
+            while (shown := sub.stdout.readline()) != f"before {kind}\n".encode():
+                assert shown, "sub has ended"
+            if kind is not None:
+                own.restart(kind)
+        sub.send_signal(signal.SIGINT)
+        assert sub.wait(WAIT_S) == 130
+        assert b"connecting again" in sub.stderr.read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_sub_leaves_nothing_behind(
     line: Line, broker: Broker, number: signal.Signals
 ) -> None:
@@ -287,6 +413,8 @@ def test_a_snapshot_says_what_is_in_it(line: Line, broker: Broker) -> None:
     folder = Path(taken["folder"])
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest == taken["manifest"]
+    by_itself = line.json("snapshot", "--config", broker.data_dir.parent / "asterism.toml")
+    assert Path(by_itself["folder"]).parent == folder.parent
     assert manifest["version"] == 1
     assert [store["number"] for store in manifest["stores"]] == list(range(8))
     assert all((folder / store["folder"] / "CURRENT").exists() for store in manifest["stores"])
@@ -347,6 +475,52 @@ def test_the_doctor_looks_into_stores_that_nobody_has_open(line: Line, tmp_path:
         shutil.rmtree(data.parent)
 
 
+def test_the_doctor_looks_into_the_stores_of_dedicated_topics(line: Line) -> None:
+    with Broker(workers=1, keep=True) as short:
+        data = short.data_dir
+        with asterism.connect_blocking(short.address) as node:
+            node.create_topic("own", dedicated=True)
+            node.publish("own", b"x")
+    try:
+        assert findings(line, "--data", data)["stores"]["what"] == "all 9 are whole"
+        (store,) = (data / "dedicated").glob("*/store")
+        shutil.copy(store / MARK_NAME, data)
+        shutil.rmtree(store)
+        store.mkdir()
+        shutil.copy(data / MARK_NAME, store)
+        found = findings(line, "--data", data, code=1)["store of own"]
+        assert "synced writes are missing" in found["what"] and "--accept-loss" in found["to_do"]
+        findings(line, "--data", data, "--accept-loss")
+        assert findings(line, "--data", data)["stores"]["what"] == "all 9 are whole"
+        (store.parent / "topic.json").unlink()
+        assert "topic.json" in findings(line, "--data", data, code=1)["stores"]["to_do"]
+    finally:
+        shutil.rmtree(data.parent)
+
+
+def test_the_doctor_opens_no_store_of_another_user(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stores.json").write_text('{"stores": 1}')
+    (tmp_path / "stores" / "0000").mkdir(parents=True)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    found = findings(line, "--data", tmp_path)["stores"]
+    assert found["state"] == "note" and "Run this as the user" in found["to_do"]
+    assert not list((tmp_path / "stores" / "0000").iterdir())
+
+
+def test_the_doctor_knows_the_doors(
+    line: Line, own: Broker, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = findings(line, "--config", own.data_dir.parent / "asterism.toml")
+    assert here["door http"]["what"].startswith(own.http_url)
+    assert findings(line, "--data", broker.data_dir)["door http"]["what"] == "does not run"
+    monkeypatch.setenv("ASTERISM_LISTEN", "tcp://127.0.0.1:0")
+    monkeypatch.setenv("MQ_PORT", own.http_url.rpartition(":")[2])
+    found = findings(line, "--data", tmp_path / "new", code=1)["door http"]
+    assert "Address already in use" in found["what"] and "MQ_PORT" in found["to_do"]
+
+
 def test_the_doctor_reads_the_configuration_first(line: Line, tmp_path: Path) -> None:
     (tmp_path / "wrong.toml").write_text("workers = 0\n")
     found = findings(line, "--config", tmp_path / "wrong.toml", code=1)
@@ -371,31 +545,113 @@ def completed(words: list[str]) -> set[str]:
         'source <("$0" -m asterism completion bash); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
         '_asterism; printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    done = subprocess.run(
-        ["bash", "-c", script, sys.executable, *words],
-        env=environ(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    return shell("bash", "-c", script, sys.executable, *words)
+
+
+def shell(*arguments: str) -> set[str]:
+    """The words that a shell prints; a test of one that is not here is skipped."""
+    if shutil.which(arguments[0]) is None:
+        pytest.skip(f"there is no {arguments[0]} here")
+    done = subprocess.run(arguments, env=environ(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
     return set(done.stdout.split())
 
 
-def test_bash_completes_commands_and_options() -> None:
+def test_bash_completes_commands_options_and_their_values() -> None:
     assert {"up", "status", "topic", "pub", "sub"} <= completed(["asterism", ""])
     assert completed(["asterism", "topic", "cl"]) == {"clear"}
     assert completed(["asterism", "topic", "create", "x", "--addr"]) == {"--address"}
     assert completed(["asterism", "completion", "z"]) == {"zsh"}
+    assert completed(["asterism", "pub", "t", "--mode", ""]) == {"push", "online", "durable"}
+    assert completed(["asterism", "pub", "t", "--file", ""]) == set()  # then bash offers files
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(broker: Broker) -> None:
+def test_bash_takes_no_command_for_a_folder_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "spark").mkdir()
+    script = 'source <("$0" -m asterism completion bash); complete -p asterism'
+    assert "filenames" not in shell("bash", "-c", script, sys.executable)
+
+
+def test_zsh_completes_too() -> None:
+    # As bashcompinit calls it, which has it emulate sh; to filter what is offered is left to zsh.
     script = (
-        '"$0" -m asterism status --interval 0.1 --address "$1" | head -n 1; exit "${PIPESTATUS[0]}"'
+        'source <("$0" -m asterism completion zsh); emulate sh; COMP_WORDS=("$@"); '
+        'COMP_CWORD=$(($# - 1)); _asterism; printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    done = subprocess.run(
-        ["bash", "-c", script, sys.executable, broker.address],
-        env=environ(),
+    offered = shell("zsh", "-f", "-c", script, sys.executable, "asterism", "topic", "cl")
+    assert "clear" in offered and "--address" not in offered
+    offered = shell("zsh", "-f", "-c", script, sys.executable, "asterism", "pub", "--mode", "o")
+    assert offered == {"push", "online", "durable"}
+
+
+def test_fish_completes_too() -> None:
+    script = f"{sys.executable} -m asterism completion fish | source; complete -C "
+    assert "clear" in shell("fish", "-N", "-c", f"{script} 'asterism topic cl'")
+    assert shell("fish", "-N", "-c", f"{script} 'asterism pub t --mode o'") == {"online"}
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+def in_bash(script: str, *arguments: object, **more: str) -> "subprocess.CompletedProcess[str]":
+    """Runs a line of bash, in which ``asterism`` is the command line."""
+    whole = f'asterism() {{ "$python" -m asterism "$@"; }}; {script}'
+    return subprocess.run(
+        ["bash", "-c", whole, "bash", *map(str, arguments)],
+        env={**environ(), "python": sys.executable, **more},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
     )
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(broker: Broker) -> None:
+    script = 'asterism status --interval 0.1 --address "$1" | head -n 1; exit "${PIPESTATUS[0]}"'
+    done = in_bash(script, broker.address)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
+def test_an_output_that_cannot_be_written_is_told(broker: Broker) -> None:
+    for words in ("topic list --long", "topic list --json"):
+        done = in_bash(f'asterism {words} --address "$1" > /dev/full', broker.address)
+        assert done.returncode == 1
+        assert done.stderr == "asterism: the output cannot be written: No space left on device\n"
+
+
+def test_streams_may_be_closed(line: Line, broker: Broker) -> None:
+    assert in_bash('asterism pub closed <&- --address "$1"', broker.address).returncode == 0
+    assert in_bash('asterism topic list >&- --address "$1"', broker.address).returncode == 0
+    done = in_bash('asterism topic show nowhere 2>&- --address "$1"', broker.address)
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_letters_that_the_output_has_not_are_escaped(line: Line, broker: Broker) -> None:
+    line.run("topic", "create", "naïve")
+    few = {"PYTHONIOENCODING": "ascii"}
+    assert (
+        "na\\xefve" in in_bash('asterism topic list --address "$1"', broker.address, **few).stdout
+    )
+    told = in_bash('asterism topic list --json --address "$1"', broker.address, **few)
+    assert told.stdout.isascii() and "naïve" in json.loads(told.stdout)["topics"]
+
+
+CLIENT_ALONE = """
+import sys
+sys.modules["rocksdict"] = None
+from asterism.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_what_needs_the_broker_installed_says_so(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT_ALONE, "snapshot", "list"],
+        env=environ(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("asterism: ") and done.stderr.count("\n") == 1
+    assert "pip install 'asterism[broker]'" in done.stderr

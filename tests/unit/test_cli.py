@@ -1,13 +1,18 @@
 """What the command line reads and writes, without a broker."""
 
+import io
+import logging
 import sysconfig
 import tomllib
+from pathlib import Path
 
 import pytest
 
-from asterism.cli import completion, doctor, output, status, topics
+import asterism
+from asterism import running
+from asterism.cli import completion, context, doctor, output, publish, status, topics
 from asterism.cli.arguments import parser
-from asterism.cli.subscribe import shown_payload
+from asterism.cli.subscribe import payload_line, shown_payload
 from asterism.config import KEYS, from_mapping
 from asterism.errors import ERRORS, PeerError
 from asterism.running import DOORS, StartError, check_doors, how_it_ended, programs_of
@@ -109,6 +114,77 @@ def test_wrong_use_ends_with_code_2(line: str, capsys: pytest.CaptureFixture[str
     assert "usage: asterism" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("line", ["", "topic", "parked"])
+def test_who_names_no_command_is_shown_them(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(line.split())
+    assert ended.value.code == output.WRONG_USE
+    shown = capsys.readouterr().err
+    expected = [
+        path[-1]
+        for path, _, _ in completion.commands(parser())
+        if path[:-1] == tuple(line.split()) and path
+    ]
+    assert expected and all(f"\n    {name}" in shown for name in expected)
+    assert shown.endswith("name one of these commands\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("sub", "required: topic\n"),
+        ("topic create", "required: topic\n"),
+        ("parked renew", "required: topic\n"),
+        ("up --workers many", "must be a whole number of at least 1, not 'many'\n"),
+        ("sub a --for ever", "must be a number above 0, not 'ever'\n"),
+        ("sub a --for nan", "must be a number above 0, not 'nan'\n"),
+        ("sub a --name b --group c", "argument --group: not allowed with argument --name\n"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_said_in_words(
+    line: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(line.split())
+    assert capsys.readouterr().err.endswith(said)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "localhost", "127.0.0.1:7700", "tcp://127.0.0.1", "http://a:1", "tcp://a:65536"]
+)
+def test_an_address_that_is_none_is_wrong_use(address: str) -> None:
+    with pytest.raises(output.CommandError, match="--address must be like tcp:") as refused:
+        context.checked(address)
+    assert refused.value.code == output.WRONG_USE
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:7700", "tcp://[::1]:7700", "ipc:///x/y"])
+def test_an_address_that_is_one_is_taken_as_it_is(address: str) -> None:
+    assert context.checked(address) == address
+
+
+def test_while_it_connects_the_client_says_nothing_besides_the_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def connect(*_: object, **__: object) -> asterism.BlockingNode:
+        logging.getLogger("asterism").warning("lost the connection")
+        raise ConnectionError("no broker answered")
+
+    monkeypatch.setattr(asterism, "connect_blocking", connect)
+    options = parser().parse_args(["status", "--address", "tcp://127.0.0.1:9"])
+    before = logging.getLogger("asterism").level
+    with pytest.raises(ConnectionError), context.connect(options):
+        pass
+    assert not caplog.records
+    assert logging.getLogger("asterism").level == before
+
+
+def test_every_command_that_asks_a_broker_finds_it_by_its_data_folder() -> None:
+    for path, inner, _ in completion.commands(parser()):
+        if "--address" in completion.words_of(inner):
+            assert "--data" in completion.words_of(inner), path
+
+
 def test_every_command_that_asks_a_broker_speaks_json() -> None:
     for path, inner, _ in completion.commands(parser()):
         if "--address" in completion.words_of(inner):
@@ -124,6 +200,45 @@ def test_completion_knows_every_command_and_option(shell: str) -> None:
     for path, inner, _ in completion.commands(parser()):
         for word in [*path, *completion.words_of(inner)]:
             assert word.lstrip("-") in script, (path, word)
+
+
+def test_a_script_knows_which_options_take_a_value_and_which() -> None:
+    pub = next(inner for path, inner, _ in completion.commands(parser()) if path == ("pub",))
+    values = completion.values_of(pub)
+    assert values["--mode"] == ["push", "online", "durable"]
+    assert values["--file"] == []
+    assert "--whole" not in values
+
+
+# --- input ----------------------------------------------------------------------------------------
+
+
+def batches(text: bytes, *more: str) -> list[list[bytes]]:
+    options = parser().parse_args(["pub", "t", *more])
+    return list(publish._batches(options, io.BytesIO(text)))
+
+
+def test_each_line_is_a_message_without_its_ending() -> None:
+    assert batches(b"one\r\n\n two \nthree") == [[b"one", b"", b" two "], [b"three"]]
+    assert batches(b"") == []
+
+
+def test_the_whole_input_is_one_message_where_that_is_asked_for() -> None:
+    assert batches(b"one\ntwo\n", "--whole") == [[b"one\ntwo\n"]]
+    assert batches(b"", "--whole") == [[b""]]
+
+
+def test_a_batch_has_no_more_lines_than_a_client_may_have_under_way() -> None:
+    found = batches(b"\n" * 100_000)
+    assert sum(map(len, found)) == 100_000
+    assert max(map(len, found)) == publish.BATCH_MAX
+
+
+def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish, "LINE_BYTES_MAX", 100_000)
+    assert batches(b"x" * 100_000) == [[b"x" * 100_000]]
+    with pytest.raises(PeerError, match="a line has more than 100000 bytes"):
+        batches(b"x" * 200_000)
 
 
 # --- output ---------------------------------------------------------------------------------------
@@ -169,6 +284,13 @@ def test_a_payload_that_is_no_text_is_shown_in_base64() -> None:
     assert shown_payload(b"\xff\x00") == {"payload_base64": "/wA="}
 
 
+def test_a_payload_is_one_line_and_has_no_power_over_a_terminal() -> None:
+    line = payload_line(shown_payload("naïve\n\x1b[2J\x9b\u2028\t.".encode()))
+    assert line == "naïve\\n\\x1b[2J\\x9b\\u2028\\t."
+    assert payload_line(shown_payload(b"\xff\x00")) == "base64:/wA="
+    assert output.table(["a"], [["b\x1b[2J"]]).splitlines()[1] == "b\\x1b[2J"
+
+
 def test_rates_are_how_fast_totals_grow() -> None:
     before = {"pid": 1, "totals": {"a": 10, "b": 0}}
     after = {"pid": 1, "totals": {"a": 20, "b": 0, "c": 5}}
@@ -201,6 +323,44 @@ def test_a_door_that_is_not_installed_is_refused(
     monkeypatch.setattr("asterism.running.is_installed", lambda name: False)
     with pytest.raises(StartError, match=f"the door '{door}' is not installed"):
         check_doors((door,))
+
+
+def test_what_is_missing_of_a_door_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "is_installed", lambda name: False)
+    with pytest.raises(StartError, match=r"pip install 'asterism\[http\]'"):
+        check_doors(("http",))
+    monkeypatch.setattr(running, "find_spec", lambda name: None)
+    with pytest.raises(StartError, match=r"has no asterism\.gateways\.http: leave it out"):
+        check_doors(("http",))
+
+
+def test_a_broker_that_is_not_installed_is_refused_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running, "find_spec", lambda name: None)
+    with pytest.raises(StartError, match=r"pip install 'asterism\[broker\]'"):
+        running.Processes({})
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("", "frontend: ended; {log} is empty, as on a disk that is full"),
+        ("Traceback\n  odd\n", "frontend: ended; the last lines of {log}:\nTraceback\n  odd"),
+        (
+            "2026-01-31T12:00:00.000Z info frontend begins\n"
+            "2026-01-31T12:00:00.000Z error frontend ends by an error: it broke\n"
+            'Traceback\n  File "x.py"\n',
+            "frontend: ended; the last lines of {log}:\n"
+            "2026-01-31T12:00:00.000Z error frontend ends by an error: it broke",
+        ),
+    ],
+)
+def test_of_a_log_what_went_wrong_is_shown(tmp_path: Path, log: str, said: str) -> None:
+    path = tmp_path / "frontend.log"
+    path.write_text(log)
+    child = running._Child(programs_of(1)[0], tmp_path, path)
+    assert running._with_lines("ended", child) == said.format(log=path)
 
 
 @pytest.mark.parametrize(
