@@ -974,6 +974,20 @@ def test_signs_of_life_go_through_the_front_end_though_all_else_goes_by_lanes(
     assert isinstance(event, happened.Lost), "a worker's answer is no sign of the front-end's life"
 
 
+def test_a_client_that_sends_by_lanes_alone_gives_the_front_end_signs_of_its_life(
+    near: Client,
+) -> None:
+    open_lane(near)
+    for _ in range(4):
+        near.now_ms += HEARTBEAT_MS // 2
+        near.publish(b"busy", topic=MINE)
+        near.told(Verb.PONG, None)  # the front-end is well; does it know that of this client?
+        near.session.tick(near.now_ms)
+        if Verb.PING in verbs(near.flush()):
+            return
+    pytest.fail("the front-end heard nothing for two heartbeats")
+
+
 def test_a_lost_connection_forgets_its_lanes(near: Client) -> None:
     claim = open_lane(near)
     near.session.open_lane(1, TOKEN)

@@ -308,11 +308,14 @@ def test_a_part_in_very_many_pieces_is_put_together_once(monkeypatch: pytest.Mon
     monkeypatch.setattr(wire, "_read_part", counted)
     part = wire.pack_part(Verb.PUBLISH, 1, b"orders", bytes(1 << 20))
     stream = wire.PartStream()
-    pieces = [part[at : at + 100] for at in range(0, len(part), 100)]
-    assert took(stream, *pieces[:-1]) == []
-    assert all(held is piece for held, piece in zip(stream._held, pieces[:-1], strict=True))
-    assert took(stream, pieces[-1]) == [part]
-    assert read == [100, len(part)], "it is looked at when its head is there, and when all of it is"
+    first, last = PING + part[:100], part[-1:]
+    pieces = [part[at : min(at + 100, len(part) - 1)] for at in range(100, len(part) - 1, 100)]
+    assert took(stream, first) == [PING]
+    assert took(stream, *pieces) == []
+    assert all(held is piece for held, piece in zip(stream._held[1:], pieces, strict=True))
+    assert took(stream, last) == [part]
+    heads = [len(first)] * 2
+    assert read == [*heads, len(part)], "it is looked at once its head is there, and once all is"
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])
