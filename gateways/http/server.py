@@ -256,7 +256,7 @@ class Application:
         else:
             response = compressed(response, accepted)
         headers = self._headers(request, response)
-        if response.status != 204:
+        if response.status != 204 and not refuses:  # uvicorn says it there, in some versions again
             headers.append((b"content-length", b"%d" % len(response.body)))
         kind = f"{refuses}.http.response" if refuses else "http.response"
         await send({"type": f"{kind}.start", "status": response.status, "headers": headers})
