@@ -106,6 +106,16 @@ def count_above_0(text: str) -> int:
     return count
 
 
+def sequence(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number < 1 << 63:
+        raise argparse.ArgumentTypeError(f"must be the number of a message, not {text!r}")
+    return number
+
+
 _AGES = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
 
 
@@ -296,7 +306,7 @@ def _add_parked(commands: Any) -> None:
     abandon = add_command(inner, "abandon", "parked.abandon", "drop parked deliveries")
     for command in (renew, abandon):
         command.add_argument("topic")
-        command.add_argument("sequences", nargs="*", default=[], type=int, metavar="SEQUENCE")
+        command.add_argument("sequences", nargs="*", default=[], type=sequence, metavar="SEQUENCE")
         command.add_argument("--all", action="store_true", help="every one of the topic")
         command.add_argument("--receiver", metavar="NAME", help="only of this receiver")
     for command in (listing, renew, abandon):

@@ -13,12 +13,12 @@ from asterism.sdk.client import BlockingNode
 
 
 def list_all(options: argparse.Namespace) -> int:
-    topic = name_of(options)
+    name_of(options)
     with context.connect(options) as node:
-        parked = list(_parked(node, topic))
+        parked = list(_parked(node, options))
         if options.payload:
             for each in parked:
-                each |= _payload(node, topic, each["sequence"])
+                each |= _payload(node, options, each["sequence"])
     if options.json:
         output.say_json({"topic": options.topic, "parked": parked})
         return output.DONE
@@ -38,21 +38,22 @@ def list_all(options: argparse.Namespace) -> int:
     return output.DONE
 
 
-def _parked(node: BlockingNode, topic: str) -> Iterator[dict[str, Any]]:
+def _parked(node: BlockingNode, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     after = 0
     while True:
-        page = node.list_parked(topic, after=after)
+        page = node.list_parked(options.topic, after=after, timeout=options.timeout)
         if not page:
             return
         yield from map(dict, page)
         after = page[-1]["position"]
 
 
-def _payload(node: BlockingNode, topic: str, sequence: int) -> dict[str, Any]:
+def _payload(node: BlockingNode, options: argparse.Namespace, sequence: int) -> dict[str, Any]:
     try:
-        return shown_payload(node.fetch(topic, sequence)["payload"])
+        read = node.fetch(options.topic, sequence, timeout=options.timeout)
     except PeerError as error:
         return {"payload": f"({error.code})"}
+    return shown_payload(read["payload"])
 
 
 def renew(options: argparse.Namespace) -> int:
@@ -70,20 +71,39 @@ def _each(
         raise output.CommandError("name sequences, or --all of them", output.WRONG_USE)
     topic = name_of(options)
     with context.connect(options) as node:
+        chosen = _chosen(list(_parked(node, options)), options)
         if options.all and options.receiver is None:
-            count = sum(1 for _ in _parked(node, topic))
-            every(node, topic)
+            every(node, topic, timeout=options.timeout)
         else:
-            sequences = options.sequences or [
-                each["sequence"]
-                for each in _parked(node, topic)
-                if each["receiver"] == options.receiver
-            ]
-            for sequence in sequences:
-                one(node, topic, sequence, options.receiver)
-            count = len(sequences)
+            for count, each in enumerate(chosen):
+                try:
+                    # For its receiver alone: the message may be alive for others.
+                    where = (topic, each["sequence"], each["receiver"] or None)
+                    one(node, *where, timeout=options.timeout)
+                except PeerError as error:
+                    said = output.refusal(error.code, error.detail)
+                    before = f" {count} before it were {done}." if count else ""
+                    raise output.CommandError(said + before) from error
     if options.json:
-        output.say_json({"topic": options.topic, done: count})
+        output.say_json({"topic": options.topic, done: len(chosen)})
     else:
-        output.say(f"{done} {count}")
+        output.say(f"{done} {len(chosen)}")
     return output.DONE
+
+
+def _chosen(parked: list[dict[str, Any]], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Those of the parked deliveries that a command is about; it may name no others."""
+    chosen = [
+        each
+        for each in parked
+        if (options.all or each["sequence"] in options.sequences)
+        and options.receiver in (None, each["receiver"])
+    ]
+    others = set(options.sequences) - {each["sequence"] for each in chosen}
+    if others:
+        whom = f" for {options.receiver}" if options.receiver is not None else ""
+        raise output.CommandError(
+            f"{', '.join(map(str, sorted(others)))}: not parked{whom}. Nothing was changed; "
+            "`asterism parked list` shows what is parked."
+        )
+    return chosen

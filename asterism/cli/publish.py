@@ -45,9 +45,11 @@ def run(options: argparse.Namespace) -> int:
         raise output.CommandError("--ttl is for durable messages alone", output.WRONG_USE)
     wishes = _wishes(options)
     with _source(options) as (source, size), context.connect(options) as node:
-        if source is not None and source.isatty():
+        is_typed = source is not None and source.isatty()
+        if is_typed:
             output.warn("Reading messages, one a line; Ctrl-D ends.")
-        return _publish_all(node, options, wishes, _batches(options, source), size)
+        progress = output.Progress("messages", is_wanted=source is not None and not is_typed)
+        return _publish_all(node, options, wishes, _batches(options, source), (progress, size))
 
 
 def _publish_all(
@@ -55,9 +57,9 @@ def _publish_all(
     options: argparse.Namespace,
     wishes: dict[str, Any],
     batches: Iterator[list[bytes]],
-    size: int,
+    told: tuple[output.Progress, int],
 ) -> int:
-    progress = output.Progress("messages", is_wanted=options.message is None)
+    progress, size = told
     done = Done()
     try:
         for batch in batches:

@@ -403,6 +403,42 @@ def test_what_has_failed_is_listed_renewed_and_abandoned(line: Line, broker: Bro
     assert line.json("topic", "show", "fragile")["waiting"] == 2
 
 
+@pytest.mark.parametrize("verb", ["renew", "abandon"])
+def test_what_is_not_parked_is_left_alone(line: Line, broker: Broker, verb: str) -> None:
+    topic = f"half-{verb}"
+    park(broker, topic, [b"cup"])
+    told = line.json("pub", topic, "plate", "--max-receivers", 1, "--expect", "processed")
+    (parked,) = line.json("parked", "list", topic)["parked"]
+    for words in ((parked["sequence"], told["first"]), (parked["sequence"], "--receiver", "no")):
+        line.run("parked", verb, topic, *words, code=1)
+        assert "not parked" in line.error and "Nothing was changed" in line.error
+    shown = line.json("topic", "show", topic)
+    assert (shown["waiting"], shown["parked"]) == (1, 1)
+
+
+def test_a_delivery_is_abandoned_where_it_is_parked_and_nowhere_else(
+    line: Line, broker: Broker
+) -> None:
+    with asterism.connect_blocking(broker.address) as node:
+        careless, careful = node.subscribe("shared", name="a"), node.subscribe("shared", name="b")
+        node.publish("shared", b"x", expect="processed")
+        careless.receive(timeout=WAIT_S).failed("dropped it", confirm=True)
+        delivery = careful.receive(timeout=WAIT_S)
+        assert line.json("parked", "abandon", "shared", delivery.sequence)["abandoned"] == 1
+        delivery.processed(confirm=True)
+        assert node.list_parked("shared") == []
+
+
+def test_what_one_without_a_name_has_parked_can_be_abandoned(line: Line, broker: Broker) -> None:
+    with asterism.connect_blocking(broker.address) as node:
+        inbox = node.subscribe("nameless")
+        node.publish("nameless", b"x", expect="processed", max_receivers=1)
+        inbox.receive(timeout=WAIT_S).failed("dropped it", confirm=True)
+    (parked,) = line.json("parked", "list", "nameless")["parked"]
+    assert line.json("parked", "abandon", "nameless", parked["sequence"])["abandoned"] == 1
+    assert line.json("topic", "show", "nameless")["parked"] == 0
+
+
 # --- snapshots ------------------------------------------------------------------------------------
 
 

@@ -138,6 +138,8 @@ def test_who_names_no_command_is_shown_them(line: str, capsys: pytest.CaptureFix
         ("up --workers many", "must be a whole number of at least 1, not 'many'\n"),
         ("sub a --for ever", "must be a number above 0, not 'ever'\n"),
         ("sub a --for nan", "must be a number above 0, not 'nan'\n"),
+        ("parked renew a -1", "must be the number of a message, not '-1'\n"),
+        (f"parked renew a {1 << 63}", f"must be the number of a message, not '{1 << 63}'\n"),
         ("sub a --name b --group c", "argument --group: not allowed with argument --name\n"),
     ],
 )
