@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,6 +48,12 @@ def prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def ends() -> list[signal.Signals]:
+    """The signals that end a command, besides an interrupt; who was told to ignore one does."""
+    found = (signal.SIGTERM, signal.SIGHUP)  # nohup has the second ignored
+    return [number for number in found if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 @contextmanager

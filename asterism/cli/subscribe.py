@@ -19,7 +19,6 @@ from asterism.cli import context, output
 from asterism.sdk.client import BlockingDelivery, BlockingInbox, BlockingNode
 
 LOOK_S: Final = 60.0  # how long one fetch waits for a message
-_ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -54,7 +53,7 @@ def _interruptible() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in _ENDS}
+    before = {number: signal.signal(number, interrupt) for number in output.ends()}
     try:
         yield
     finally:

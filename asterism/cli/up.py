@@ -43,7 +43,8 @@ def _run(processes: Processes, doors: tuple[str, ...], as_json: bool) -> None:
         stopping.set()
 
     # Before anything starts: an interrupt while it starts must not leave half a broker.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(signal.SIGINT, on_signal)
+    for number in output.ends():
         signal.signal(number, on_signal)
     processes.start(cancelled=stopping.is_set)
     try:

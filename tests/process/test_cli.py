@@ -345,6 +345,22 @@ def test_an_interrupted_sub_leaves_nothing_behind(
     assert (shown["endpoints"], shown["receivers"]) == (0, 0)
 
 
+def test_a_sub_under_nohup_outlives_its_terminal(line: Line, broker: Broker) -> None:
+    line.run("topic", "create", "left-alone")
+    words = ["nohup", sys.executable, "-m", "asterism", "sub", "left-alone", "--count", "1"]
+    with subprocess.Popen(
+        [*words, "--address", broker.address],
+        env=environ(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as sub:
+        wait_for(lambda: line.json("topic", "show", "left-alone")["endpoints"] == 1, "an endpoint")
+        sub.send_signal(signal.SIGHUP)
+        line.run("pub", "left-alone", "one")
+        assert sub.communicate(timeout=WAIT_S)[0] == b"left-alone\tone\n"
+
+
 def test_a_named_sub_is_durable_until_it_is_forgotten(line: Line, broker: Broker) -> None:
     line.run("pub", "named", "one")
     with command(broker, "sub", "named", "--name", "me", "--count", "1") as sub:

@@ -117,6 +117,26 @@ def test_up_stops_at_sigterm_too(folder: Path) -> None:
     assert not any(map(psutil.pid_exists, pids_of(said)))
 
 
+def test_up_under_nohup_outlives_its_terminal(folder: Path) -> None:
+    command = ["nohup", sys.executable, "-m", "asterism", "up", *ANY_PORT, "--workers", "1"]
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environ(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        said = ready_line(process)
+        process.send_signal(signal.SIGHUP)
+        with asterism.connect_blocking(said["doors"]["ZeroMQ"]) as node:
+            assert node.status()["workers"][0]["pid"] in said["pids"]["worker"]
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(WAIT_S) == 0
+
+
 def test_up_takes_its_data_folder_and_a_configuration(folder: Path) -> None:
     (folder / "asterism.toml").write_text("workers = 1\n[topic]\nmax_attempts = 9\n")
     with up(folder, *ANY_PORT, "--config", "asterism.toml", "--data", "elsewhere") as process:
