@@ -344,11 +344,39 @@ async def test_what_a_killed_client_had_fails_over_at_once(
     await until_lanes(node, 1)
 
 
+@with_a_client
+async def test_a_client_whose_lane_is_cut_goes_on_through_the_front_end(node: Node) -> None:
+    await until_lanes(node, 1)
+    topic = new_topic(0)
+    inbox = await node.subscribe(topic, name="reader", credit=2)
+    node._lanes[0].send([b"\xff" * HEAD.size])
+    for number in range(20):
+        receipt = await node.publish(topic, b"%d" % number, expect="processed", max_receivers=1)
+        assert await take(inbox, 1) == [b"%d" % number]
+        assert (await receipt.resolved(WAIT_S)).verdict == "ok"
+    assert await lanes_of(node) == [0, 1], "that of the other worker is as it was"
+
+
+@with_a_client
+async def test_a_client_that_connects_anew_leaves_no_lanes_behind(node: Node, topic: str) -> None:
+    """Nor what it had: that fails over with the lanes, long before its session is over."""
+    await until_lanes(node, 1)
+    inbox = await node.subscribe(topic, group="crew", credit=1)
+    await node.publish(topic, b"job", expect="processed", max_receivers=1, receipt=False)
+    assert (await receive(inbox, 1))[0].attempt == 1
+    node._lose("this is a test")
+    (again,) = await receive(inbox, 1)
+    assert (again.payload, again.attempt) == (b"job", 2)
+    await again.processed(confirm=True)
+    await until_lanes(node, 1)
+
+
 # --- a client by hand, from docs/protocol.md ----------------------------------------------------
 
 HEAD = struct.Struct(">BBHIQHI")  # version, verb, worker, node, request, bytes of topic and of body
-HELLO, PING, LANE, STATUS, PUBLISH, SUBSCRIBE, DESCRIBE = 1, 2, 11, 8, 16, 18, 31
-WELCOME, PONG, ELSEWHERE, ACCEPTED, REPLY, REFUSE, DELIVER = 128, 129, 132, 144, 145, 146, 147
+HELLO, PING, GOODBYE, STATUS, LANE, PUBLISH, SUBSCRIBE, DESCRIBE = 1, 2, 3, 8, 11, 16, 18, 31
+WELCOME, PONG, CLOSED, ELSEWHERE = 128, 129, 130, 132
+ACCEPTED, REPLY, REFUSE, DELIVER = 144, 145, 146, 147
 
 
 class Said(NamedTuple):
@@ -510,6 +538,23 @@ def test_a_claim_of_what_is_not_there_is_refused(hand: Hand, body: object, code:
     hand.send(LANE, 2, "\0w0", body)
     said = hand.hear()
     assert (said.verb, said.request, said.body[0]) == (REFUSE, 2, code)
+
+
+def test_a_session_that_ends_ends_its_lanes(hand: Hand) -> None:
+    first, second = hand.lane(0, 2), hand.lane(1, 3)
+    assert {hand.hear().request, hand.hear().request} == {2, 3}
+    hand.send(GOODBYE, 4, "", None)
+    assert hand.hear().verb == CLOSED
+    assert first.is_closed and second.is_closed
+
+
+def test_a_front_end_that_comes_back_ends_the_lanes_of_the_one_before(
+    hand: Hand, broker: Broker
+) -> None:
+    lane = hand.lane(0, 2)
+    assert hand.hear().request == 2
+    broker.restart("frontend")
+    assert lane.is_closed
 
 
 def test_garbage_costs_a_client_its_lane_and_nothing_else(hand: Hand, topic: str) -> None:
