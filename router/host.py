@@ -50,6 +50,8 @@ ROUTES_MAX: Final = 65_536  # topics whose worker is remembered; all are forgott
 PIPE_MAX: Final = 1_000  # messages ZeroMQ holds for one peer; then the outbox, or busy
 WORKER_OUTBOX_MAX: Final = 100_000  # small frames that want no answer and wait for one worker
 WORKER_RETRY_MS: Final = 50  # the hint of ``busy`` while a worker is away or behind
+PROBE_AFTER_MS: Final = (20, 250)  # after a connection has ended
+PROBE_STILL_MS: Final = 10  # who has sent something since is there
 BLOCKED_POLL_MS: Final = 2  # nothing tells when a ROUTER's peer takes more: it is tried again
 log = logging.getLogger("asterism.frontend")
 
@@ -68,6 +70,8 @@ class FrontEnd:
         self.address = self._clients.getsockopt_string(zmq.LAST_ENDPOINT)
         # For the doors of the same data folder: an eighth quicker than through TCP.
         self._clients.bind(socket_address(config, "clients"))
+        self._departures = self._clients.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._probes: list[int] = []  # when clients are to be looked for next
         self._sessions = Sessions(os.urandom(8), self._about_broker())
         self._routes: dict[bytes, bytes] = {}
         self._dedicated: dict[bytes, bytes] = {}  # topic -> its process; told by the workers
@@ -105,13 +109,14 @@ class FrontEnd:
         poller = zmq.Poller()
         poller.register(self._clients, zmq.POLLIN)
         poller.register(self._workers, zmq.POLLIN)
+        poller.register(self._departures, zmq.POLLIN)
         poller.register(stopping.wakeup, zmq.POLLIN)
         say_ready(self._config, "frontend", address=self.address, started_ms=self._clock.now_ms())
         log.info("listens %s", fields_of(address=self.address, workers=self._config.workers))
         settle_memory()
         look_ms = max(self._config.heartbeat_ms // 2, 1)
         while not stopping.asked:
-            ready = dict(poller.poll(BLOCKED_POLL_MS if self._is_blocked() else look_ms))
+            ready = dict(poller.poll(self._wait_ms(look_ms)))
             self._now_ms = self._clock.now_ms()
             if self._workers in ready:
                 self._drain_workers()
@@ -119,6 +124,10 @@ class FrontEnd:
                 self._drain_clients()
             if self._is_blocked():
                 self._unblock()
+            if self._departures in ready:
+                self._on_departure()
+            if self._probes and self._now_ms >= self._probes[0]:
+                self._probe()
             if self._now_ms >= self._next_look_ms:
                 self._next_look_ms = self._now_ms + look_ms
                 for session in self._sessions.silent(self._now_ms):
@@ -127,7 +136,33 @@ class FrontEnd:
                     self._end(session)
         self._close()
 
+    def _wait_ms(self, look_ms: int) -> int:
+        if self._is_blocked():
+            return BLOCKED_POLL_MS
+        if self._probes:
+            return min(max(self._probes[0] - self._clock.now_ms(), 0), look_ms)
+        return look_ms
+
+    def _on_departure(self) -> None:
+        """A connection has ended. ZeroMQ does not say whose; to send to it tells."""
+        while is_readable(self._departures):
+            receive(self._departures)
+            rest(self._departures)
+        if not self._probes:  # twice: at first it may not be known there yet
+            self._probes = [self._now_ms + after_ms for after_ms in PROBE_AFTER_MS]
+
+    def _probe(self) -> None:
+        """Sends to clients that have been still for a moment; those that are gone are found out."""
+        del self._probes[0]
+        still_ms = self._now_ms - PROBE_STILL_MS
+        sign = wire.pack_part(Verb.PONG)
+        for session in list(self._sessions.by_routing.values()):
+            if session.last_ms <= still_ms and session not in self._blocked:
+                self._to_client(session, sign)
+
     def _close(self) -> None:
+        self._clients.disable_monitor()
+        self._departures.close(linger=0)
         for session in list(self._sessions.by_routing.values()):
             self._to_client(session, closed("busy", "the broker is being stopped"))
         self._clients.close()

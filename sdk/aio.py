@@ -30,6 +30,7 @@ from asterism.sdk.connection import (
 )
 from asterism.sdk.deliveries import FAILED, PROCESSED, RECEIVED, REPLY_SUBJECT, REPLY_TOPIC
 from asterism.sdk.producing import MESSAGE_BYTES, Incoming
+from asterism.sdk.receiving import Subscription
 from asterism.sdk.session import WINDOW_BYTES, WINDOW_MESSAGES
 from asterism.sdk.tickets import ClosedError, Outcome
 from asterism.settings import Backoff, DropOld, RejectNew
@@ -453,18 +454,30 @@ class Node(Connection):
         return inbox._take(int(reply.get("count", 0)))
 
     def _idle_puller(self, topic: str, receiver: str) -> Inbox | None:
-        idle = self._pulls.pop((topic, receiver), [])
-        while idle:
-            inbox = idle.pop()
-            if not inbox._subscription.is_over:  # as it is where its receiver was deleted
-                if idle:
-                    self._pulls[topic, receiver] = idle
-                return inbox
-        return None
+        idle = self._pulls.get((topic, receiver))
+        if idle is None:
+            return None
+        inbox = idle.pop()
+        if not idle:
+            del self._pulls[topic, receiver]
+        return inbox
 
     def _keep_puller(self, inbox: Inbox) -> None:
         """It is on its topic, and nobody pulls by it just now."""
         self._pulls.setdefault((inbox.topic, inbox.receiver), []).append(inbox)
+
+    def _on_gone(self, subscription: Subscription, error: PeerError) -> None:
+        key = subscription.topic, subscription.receiver
+        idle = self._pulls.get(key, [])
+        kept = [inbox for inbox in idle if inbox._subscription is not subscription]
+        if len(kept) == len(idle):
+            super()._on_gone(subscription, error)
+            return
+        # Nobody pulls by it just now, and whoever does next is told what there is to tell.
+        self._inboxes.pop(subscription.endpoint, None)
+        self._pulls[key] = kept
+        if not kept:
+            del self._pulls[key]
 
     async def _puller(
         self, topic: str, receiver: str, interests: Sequence[str] | None, timeout: float | None

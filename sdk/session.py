@@ -342,6 +342,7 @@ class Session:
             raise PeerError("busy", f"{REQUESTS_MAX} requests are without an answer", 100)
         number = self._take_number()
         asked = Asked(number, verb, topic, fields)
+        self.check_frame(len(asked.body))
         self._table[number] = asked
         self._asked += 1
         if self._state == _READY:

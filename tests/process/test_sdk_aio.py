@@ -413,6 +413,22 @@ def test_a_receiver_can_be_pulled_from(broker: Broker, topic: str) -> None:
     run(broker, topic, scenario)
 
 
+def test_of_a_receiver_that_was_deleted_a_pull_leaves_nothing_behind(
+    broker: Broker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(node: Node, topic: str) -> None:
+        for number in range(3):
+            await node.pull(topic, f"r{number}", interests=["a"])
+            await node.delete_receiver(topic, f"r{number}")
+        await node.stats(topic)  # behind which all has been heard
+        assert not node._pulls and not node._inboxes
+        with pytest.raises(asterism.PeerError, match="no_such_receiver"):
+            await node.pull(topic, "r0")
+
+    run(broker, topic, scenario)
+    assert not caplog.records, "nobody was pulling, so that there is nothing to warn of"
+
+
 def test_a_pull_waits_and_one_that_is_cancelled_takes_nothing_along(
     broker: Broker, topic: str
 ) -> None:

@@ -130,6 +130,23 @@ def test_what_a_killed_consumer_held_goes_to_another(
     asyncio.run(play())
 
 
+def test_a_connection_that_ends_fails_over_long_before_its_heartbeats_are_missed(
+    topic: str,
+) -> None:
+    """It has no lane, whose end the worker itself would see."""
+
+    async def play(address: str) -> None:
+        async with client(address) as node, consumer(address, topic, "g", credit=1) as victim:
+            await node.publish(topic, b"held", expect="processed", max_receivers=1)
+            assert await victim.line() == "held 1"
+            heir = await node.subscribe(topic, group="g")
+            await victim.kill()
+            assert (await heir.receive(WAIT_S)).attempt == 2
+
+    with Broker(workers=1, config={"lanes": False, "heartbeat": 3 * WAIT_S}) as running:
+        asyncio.run(play(running.address))
+
+
 def test_a_silent_node_is_cut_and_what_it_held_fails_over(quick_broker: Broker, topic: str) -> None:
     """It is stopped, not ended: its connection stays, and only its heartbeats are missed."""
 
@@ -166,26 +183,26 @@ def test_a_node_that_gives_signs_of_life_is_not_cut(quick_broker: Broker, topic:
     asyncio.run(play())
 
 
-def test_a_client_connects_again_to_a_broker_that_was_silent(
-    quick_broker: Broker, topic: str
-) -> None:
+def test_a_client_connects_again_to_a_broker_that_was_silent(topic: str) -> None:
     """The front-end is stopped for longer than three heartbeats, then it goes on."""
 
-    async def play() -> None:
-        async with client(quick_broker.address) as node:
+    async def play(running: Broker) -> None:
+        async with client(running.address) as node:
             inbox = await node.subscribe(topic, name="r")
-            quick_broker.kill("frontend", number=signal.SIGSTOP)
+            running.kill("frontend", number=signal.SIGSTOP)
             try:
                 sending = asyncio.create_task(node.publish(topic, b"1", expect="processed"))
                 done, _ = await asyncio.wait([sending], timeout=5 * HEARTBEAT_S)
                 assert not done
             finally:
-                quick_broker.kill("frontend", number=signal.SIGCONT)
+                running.kill("frontend", number=signal.SIGCONT)
             await sending
             assert await take(inbox, 1) == [b"1"]
             assert await is_empty(node, inbox)
 
-    asyncio.run(play())
+    # By a lane it would be published all the same.
+    with Broker(workers=WORKERS, config={"lanes": False, "heartbeat": HEARTBEAT_S}) as running:
+        asyncio.run(play(running))
 
 
 # --- credit ---------------------------------------------------------------------------------------

@@ -175,6 +175,16 @@ def test_a_hello_that_is_refused_for_good_rejects_the_client() -> None:
     assert event.error.code == "unsupported_version"
 
 
+def test_a_request_that_fills_a_frame_is_refused_before_it_is_sent() -> None:
+    client = Client()
+    client.open()
+    with pytest.raises(PeerError, match="too_large"):
+        client.session.request(Verb.SET_DRAFT, b"t", (1, bytes(64 << 20)))
+    assert client.flush() == []
+    client.session.request(Verb.SET_DRAFT, b"t", (1, bytes((64 << 20) - 2_048)))
+    assert [sent.verb for sent in client.flush()] == [Verb.SET_DRAFT]
+
+
 @pytest.mark.parametrize("left", [0, 40, 120, 1_023])
 def test_a_message_that_fills_a_frame_to_the_brim_is_refused_before_it_is_sent(left: int) -> None:
     """The broker would cut the connection for it, again and again."""
