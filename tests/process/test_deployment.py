@@ -130,8 +130,10 @@ def test_up_under_nohup_outlives_its_terminal(folder: Path) -> None:
     with process:
         said = ready_line(process)
         process.send_signal(signal.SIGHUP)
-        with asterism.connect_blocking(said["doors"]["ZeroMQ"]) as node:
-            assert node.status()["workers"][0]["pid"] in said["pids"]["worker"]
+        (worker,) = said["pids"]["worker"]
+        os.kill(worker, signal.SIGKILL)
+        run = folder / "asterism-data" / "run"
+        wait_for(lambda: read_run_file(run, "worker-0")["pid"] != worker, "another worker")
         assert process.poll() is None
         process.terminate()
         assert process.wait(WAIT_S) == 0
