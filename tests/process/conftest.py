@@ -201,11 +201,13 @@ class Raw:
         return number
 
     def next(self) -> Answer:
-        """The next part of what the broker says."""
-        if not self._said:
+        """The next part of what the broker says, but for its looking who is still there."""
+        while not self._said:
             assert self.socket.poll(int(WAIT_S * 1_000)), "the broker says nothing"
             (frame,) = self.socket.recv_multipart()
             for part in wire.read_parts(frame):
+                if part.verb == Verb.PONG and not part.request:
+                    continue
                 body = wire.read_body(frame[part.body : part.end])
                 self._said.append(Answer(part.verb, part.worker, part.request, part.topic, body))
         return self._said.popleft()
