@@ -145,7 +145,10 @@ def _encode(fields: tuple[Any, ...]) -> bytes:
     # The array's defaults are None, False and the empty map; a priority of 0 is not one of them.
     while len(values) > 3 and (values[-1] is None or values[-1] is False or values[-1] == {}):
         values.pop()
-    packed: bytes = msgpack.packb(values)
+    try:
+        packed: bytes = msgpack.packb(values)
+    except OverflowError:
+        raise PeerError("bad_request", "a whole number has at most 64 bits") from None
     return packed
 
 

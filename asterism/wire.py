@@ -228,7 +228,10 @@ _read_head: Final = HEAD.unpack_from
 
 
 def pack_body(value: object) -> bytes:
-    packed: bytes = msgpack.packb(value)
+    try:
+        packed: bytes = msgpack.packb(value)
+    except OverflowError:
+        raise PeerError("bad_request", "a whole number has at most 64 bits") from None
     return packed
 
 

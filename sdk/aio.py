@@ -368,9 +368,8 @@ class Node(Connection):
                     await self._some_answer()
                 self._check_open()
         except TimeoutError:
-            raise TimeoutError(
-                f"no room to publish within {timeout:g} s: too much is unanswered or unresolved"
-            ) from None
+            late = f"no room to publish within {timeout:g} s: too much is unanswered or unresolved"
+            raise TimeoutError(late + self._why_late(timeout)) from None
 
     # --- receiving --------------------------------------------------------------------------
 

@@ -72,9 +72,17 @@ class Loop:
         if self._is_over:
             return
         self._is_over = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop)
         self._thread.join()
         self._loop.close()
+
+    async def _end(self) -> None:
+        """Lets what was cancelled come to its end, so that it leaves nothing open."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._loop.stop()
 
 
 class BlockingMessageReceipt:

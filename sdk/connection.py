@@ -118,7 +118,8 @@ class Receipt(Ticket):
 
     async def _until(self, reached: Callable[[], bool], timeout: float | None, what: str) -> None:
         if not await self._node._until(self, reached, timeout):
-            raise TimeoutError(f"not {what} within {timeout:g} s; it may still be")
+            why = self._node._why_late(timeout)
+            raise TimeoutError(f"not {what} within {timeout:g} s; it may still be{why}")
 
     def _wake(self) -> None:
         if self._waiters:
@@ -410,7 +411,6 @@ class Connection(ABC):
         self._lanes: dict[int, Lane] = {}  # by the worker
         self._writing = asyncio.Lock()  # held by who waits for room, so that others wait behind
         self._is_open = False
-        self._is_closing = False
         self._failure: Exception | None = None
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._joining: dict[int, asyncio.Future[None]] = {}
@@ -453,7 +453,6 @@ class Connection(ABC):
         """Waits for what is unanswered, at most ``timeout`` seconds, and says goodbye."""
         if not self._is_open:
             return
-        self._is_closing = True
         try:
             async with asyncio.timeout(timeout):
                 while not self._session.is_idle:
@@ -636,7 +635,7 @@ class Connection(ABC):
     def _on_events(self, events: Iterable[happened.Event]) -> None:
         for event in events:
             self._on_event(event)
-        if self._is_closing:
+        if self._room is not None:  # an answer may be all that somebody waits for
             self._wake_writers()
         if self._session.has_something_to_do:
             self._schedule()
@@ -647,7 +646,6 @@ class Connection(ABC):
                 assert isinstance(ticket, Receipt)
                 self._receipts.discard(ticket)
                 ticket._wake()
-                self._wake_writers()
             case happened.Delivered(subscription):
                 inbox = self._inboxes.get(subscription.endpoint)
                 if inbox is not None:
@@ -656,11 +654,9 @@ class Connection(ABC):
                 self._settle(self._answers.pop(request, None), body)
             case happened.Refused(request, error):
                 self._settle(self._answers.pop(request, None), error)
-                self._wake_writers()
             case happened.Resolved(ticket):
                 assert isinstance(ticket, Receipt)
                 ticket._wake()
-                self._wake_writers()
             case happened.Reported(token, refused, error):
                 assert isinstance(token, asyncio.Future)
                 self._settle(token, error or refused)
@@ -785,7 +781,15 @@ class Connection(ABC):
             timer.cancel()
 
     def _expire(self, future: "asyncio.Future[Any]", timeout: float, what: str) -> None:
-        self._settle(future, TimeoutError(f"no answer to {what} within {timeout:g} s"))
+        late = f"no answer to {what} within {timeout:g} s{self._why_late(timeout)}"
+        self._settle(future, TimeoutError(late))
+
+    def _why_late(self, timeout: float | None) -> str:
+        """Why the broker does not do what it was asked so long ago, as it said last."""
+        said_ms, said = self._session.last_busy
+        if said is None or timeout is None or monotonic_ms() - said_ms > timeout * 1_000:
+            return ""
+        return f"; the broker is {said}"
 
     async def _until(
         self, owner: "Receipt | Inbox", reached: Callable[[], bool], timeout: float | None

@@ -143,6 +143,8 @@ class Session:
         self.client = client
         self.workers = 0
         self.window = Window(window_messages, window_bytes)
+        # When the broker last refused something that is tried again, and why.
+        self.last_busy: tuple[int, PeerError | None] = (0, None)
         self.unsent_messages = 0  # published since the last flush
         self.unsent_bytes = 0
         self._random_bytes = random_bytes
@@ -792,6 +794,8 @@ class Session:
         entry = self._table.get(request)
         if entry is None:
             return  # of something that nobody waits for any more
+        if error.code == "busy":
+            self.last_busy = now_ms, error
         if isinstance(entry, Batch):
             self._on_batch_refused(entry, request, error, now_ms, events)
         elif isinstance(entry, Asked) and entry.verb == Verb.ORDER and error.code == "wrong_state":

@@ -210,6 +210,25 @@ def test_of_many_messages_some_may_differ_and_some_may_be_refused(
     run(broker, topic, scenario)
 
 
+def test_more_than_a_window_holds_may_be_published_at_once(broker: Broker, topic: str) -> None:
+    async def scenario(node: Node, topic: str) -> None:
+        payloads = [b"%d" % number for number in range(1_000)]
+        receipt = await node.publish_many(topic, payloads, timeout=WAIT_S)
+        assert len(receipt.sequences) == 1_000
+
+    run(broker, topic, scenario, window_messages=64)
+
+
+def test_a_number_of_more_than_64_bits_is_refused(broker: Broker, topic: str) -> None:
+    async def scenario(node: Node, topic: str) -> None:
+        with pytest.raises(asterism.PeerError, match="bad_request"):
+            await node.publish(topic, b"", priority=2**64)
+        with pytest.raises(asterism.PeerError, match="bad_request"):
+            await node.fetch(topic, 2**70)
+
+    run(broker, topic, scenario)
+
+
 def test_a_loop_that_only_sends_is_held_back(broker: Broker, topic: str) -> None:
     async def scenario(node: Node, topic: str) -> None:
         inbox = await node.subscribe(topic, name="all", credit=10_000)

@@ -1,6 +1,9 @@
 """The blocking client against a real broker: the same verbs, from several threads."""
 
 import itertools
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -188,3 +191,18 @@ def test_without_a_broker_connecting_fails_in_time() -> None:
     with pytest.raises(ConnectionError, match="no broker answered"):
         asterism.connect_blocking("tcp://127.0.0.1:1", timeout=0.2)
     assert time.monotonic() - began < WAIT_S
+
+
+def test_an_interrupt_while_it_connects_leaves_nothing_open() -> None:
+    """Nobody listens there, so that it would try for long."""
+    code = (
+        "import os, signal, threading, asterism\n"
+        "threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "asterism.connect_blocking('tcp://127.0.0.1:9', timeout=60).__enter__()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert ended.returncode == -signal.SIGINT
+    assert ended.stderr.rstrip().endswith("KeyboardInterrupt")
+    assert "Task was destroyed" not in ended.stderr

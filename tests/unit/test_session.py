@@ -175,6 +175,16 @@ def test_a_hello_that_is_refused_for_good_rejects_the_client() -> None:
     assert event.error.code == "unsupported_version"
 
 
+def test_why_something_is_tried_again_is_remembered_for_who_gives_up_waiting() -> None:
+    client = Client()
+    client.open()
+    client.session.request(Verb.STATS, b"t", ())
+    (asked,) = client.flush()
+    client.refuse(asked, "busy", "no space is left")
+    said_ms, said = client.session.last_busy
+    assert (said_ms, said and said.detail) == (client.now_ms, "no space is left")
+
+
 def test_a_request_that_fills_a_frame_is_refused_before_it_is_sent() -> None:
     client = Client()
     client.open()
