@@ -5,11 +5,14 @@ The run folder, ``run`` in the data folder, tells others what runs here:
     frontend.json  worker-0.json  interests.json     written when the process is ready
     workers.sock  interests.sock  clients.sock       the sockets between the processes
     lane-0.sock  lane-1.sock                         where a worker takes lanes
+    frontend.lock  worker-0.lock  interests.lock     held by the process of that name for life
 """
 
 import argparse
+import contextlib
 import ctypes
 import errno
+import fcntl
 import gc
 import json
 import logging
@@ -30,7 +33,13 @@ _ARENA_MAX = -8  # of mallopt: how many heaps there may be
 SOCKET_PATH_MAX = 100  # bytes; the system allows 107
 SOCKET_NAME_MAX = 16  # bytes of them: "/interests.sock"
 STORES_FILE = "stores.json"
+LEAVING_S = 5.0  # for a process of the same name that is just ending
+LOOK_S = 0.05  # between looks whether it has
 log = logging.getLogger("asterism")
+
+
+class TakenError(Exception):
+    """Another process of this name runs in the data folder; the message says what to do."""
 
 
 class _Lines(logging.Formatter):
@@ -89,10 +98,14 @@ def run_process(
         log.error("python -O strips the checks that this broker relies on: start it without -O")
         sys.exit(2)
     try:
+        take_name(config, name)
         run(config, options)
     except ConfigError as error:
         log.error("%s", error)
         sys.exit(2)
+    except TakenError as error:
+        log.error("%s", error)
+        sys.exit(1)
     except Exception as error:
         # One line that says why for those who read logs by the line, then where, for us.
         log.error("ends by an error: %s", error, exc_info=True)
@@ -156,6 +169,41 @@ def run_folder(config: Config) -> Path:
     folder = Path(config.data_dir).absolute() / "run"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def take_name(config: Config, name: str, wait_s: float = LEAVING_S) -> int:
+    """Makes this process the one of its name in its data folder, until it ends.
+
+    A second one would take the sockets of the first, and nobody would reach that any more. The lock
+    is the system's, so it is gone with the process, however that ends; no program that this process
+    starts has it. The file stays: to delete it would let in two who hold locks on two files. It
+    holds the process id, for whoever is refused. Raises ``TakenError``.
+    """
+    path = run_folder(config) / f"{name}.lock"
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    deadline = time.monotonic() + wait_s
+    while not _has_locked(lock):
+        if time.monotonic() >= deadline:
+            pid = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+            os.close(lock)
+            raise TakenError(
+                f"{path.parent.parent}: {name} of this data folder runs already, as process "
+                f"{pid or '(it has not said which)'}. Stop that broker first, or give this one a "
+                "folder and an address of its own."
+            )
+        time.sleep(LOOK_S)
+    with contextlib.suppress(OSError):  # a disk may be full
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+    return lock
+
+
+def _has_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def socket_folder(config: Config) -> Path:

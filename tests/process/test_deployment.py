@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +198,53 @@ def test_a_second_up_on_the_same_folder_is_refused(folder: Path) -> None:
             assert "another broker runs with this data folder" in problem
         assert first.poll() is None
         first.terminate()
+
+
+SECOND = [
+    ("frontend", "asterism.router"),
+    ("interests", "asterism.router.interests_host"),
+    ("worker-0", "asterism.actors", "--worker", "0"),
+    ("http", "asterism.gateways.http"),
+]
+
+
+def test_a_second_process_of_a_name_is_refused_and_takes_nothing_from_the_first(
+    folder: Path,
+) -> None:
+    variables = environ(
+        ASTERISM_DATA_DIR=str(folder / "asterism-data"),
+        ASTERISM_WORKERS="1",
+        ASTERISM_LISTEN="tcp://127.0.0.1:0",
+    )
+    with up(folder, *ANY_PORT, "--workers", "1") as first:
+        said = ready_line(first)
+        run = folder / "asterism-data" / "run"
+        running = running_names(run)
+        with ExitStack() as ended:
+            seconds = []
+            for _, *command in SECOND:
+                second = subprocess.Popen(
+                    [sys.executable, "-m", *command],
+                    env=variables,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+                seconds.append(ended.enter_context(second))
+                ended.callback(second.kill)
+            for (name, *_), second in zip(SECOND, seconds, strict=True):
+                _, problem = second.communicate(timeout=WAIT_S)
+                assert second.returncode == 1
+                assert problem.count("\n") == 1
+                assert f"{folder / 'asterism-data'}: {name}" in problem
+                assert f"as process {running[name]}. Stop that broker first" in problem
+        assert running_names(run) == running
+        with asterism.connect_blocking(said["doors"]["ZeroMQ"]) as node:
+            inbox = node.subscribe("t", "a/*")
+            node.publish("t", b"1", subject="a/b")
+            (delivery,) = inbox.batch(1, timeout=WAIT_S)
+            assert delivery.payload == b"1"
+        first.terminate()
+        assert first.wait(WAIT_S) == 0
 
 
 def test_an_up_that_cannot_start_says_why_and_leaves_nothing(folder: Path) -> None:
