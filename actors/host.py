@@ -309,8 +309,13 @@ class Worker:
         for held in list(dedicated_in(self._dedicated_home)):
             if store_of(held.topic, self._count) != hosted.number:
                 continue
-            with Store(held.store) as own:
-                stays = wants_own_store(own, held.topic, default)
+            try:
+                with Store(held.store) as own:
+                    stays = wants_own_store(own, held.topic, default)
+            except StoreError as error:
+                # That topic alone is away: its own process says so, and tries again.
+                log.error("%s %s", error, fields_of(topic=held.topic))
+                stays = True
             if not stays:
                 log.info("a topic is dedicated no longer %s", fields_of(topic=held.topic))
                 move_back(store, held)

@@ -132,3 +132,27 @@ def test_an_asyncio_client_follows_a_topic_that_moves(broker: Broker) -> None:
             return got
 
     assert set(asyncio.run(scenario())) == {b"1", b"2"}
+
+
+def test_a_dedicated_store_that_is_damaged_keeps_its_own_topic_away_and_no_other() -> None:
+    """One store for all shared topics: any of them would be away with it."""
+    with (
+        Broker(workers=1, config={"stores": 1}) as running,
+        asterism.connect_blocking(running.address) as node,
+    ):
+        node.create_topic("own", dedicated=True)
+        pid = wait_until(lambda: process_of(node, "own"))
+        node.publish("own", b"kept", max_receivers=1, receipt=False)
+        (folder,) = folder_of(running, "own")
+        current = folder / "store" / "CURRENT"
+        content = current.read_bytes()
+        current.write_bytes(b"damaged\n")
+        running.restart("worker")
+        wait_until(lambda: process_of(node, "own") not in (None, pid))
+        node.publish("shared", b"", max_receivers=1, receipt=False, timeout=SECONDS_MAX)
+        with pytest.raises(TimeoutError, match="busy: store 0 cannot be used now"):
+            node.publish("own", b"", receipt=False, timeout=3)
+        current.write_bytes(content)
+        inbox = node.subscribe("own", "**", name="reader", timeout=SECONDS_MAX)
+        (delivery,) = inbox.batch(1, timeout=SECONDS_MAX)
+        assert delivery.payload == b"kept"
