@@ -374,7 +374,8 @@ async def test_a_client_that_connects_anew_leaves_no_lanes_behind(node: Node, to
 # --- a client by hand, from docs/protocol.md ----------------------------------------------------
 
 HEAD = struct.Struct(">BBHIQHI")  # version, verb, worker, node, request, bytes of topic and of body
-HELLO, PING, GOODBYE, STATUS, LANE, PUBLISH, SUBSCRIBE, DESCRIBE = 1, 2, 3, 8, 11, 16, 18, 31
+HELLO, PING, GOODBYE, STATUS, LANE = 1, 2, 3, 8, 11
+PUBLISH, SUBSCRIBE, GRANT, DESCRIBE = 16, 18, 22, 31
 WELCOME, PONG, CLOSED, ELSEWHERE = 128, 129, 130, 132
 ACCEPTED, REPLY, REFUSE, DELIVER = 144, 145, 146, 147
 
@@ -465,11 +466,12 @@ class HandLane:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(WAIT_S)
         self._socket.connect(str(path))
-        self._socket.sendall(token)
+        self.write = self._socket.sendall
         self.close = self._socket.close
+        self.write(token)
 
     def send(self, verb: int, request: int, topic: str, body: object) -> None:
-        self._socket.sendall(packed(verb, request, topic, body))
+        self.write(packed(verb, request, topic, body))
 
     def hear(self) -> Said:
         """The next part that comes on the lane."""
@@ -563,7 +565,7 @@ def test_garbage_costs_a_client_its_lane_and_nothing_else(hand: Hand, topic: str
     hand.hear()
     lane.send(SUBSCRIBE, 3, topic, [1, ["**"], "reader", None, None, 100])
     assert lane.hear().verb == REPLY
-    lane._socket.sendall(b"what?" * 10)
+    lane.write(b"what?" * 10)
     assert lane.is_closed
     hand.send(DESCRIBE, 4, topic, [])
     assert hand.hear().body["endpoints"] == 0, "with the lane goes what it had there"
@@ -581,6 +583,8 @@ def test_a_lane_that_its_client_closed_ends_before_what_was_sent_behind_it(
         lane.send(SUBSCRIBE, request + 1, topic, subscription)
         assert lane.hear().verb == REPLY
         with stopped(broker, "worker", 0):
+            # So much that the worker has not come to its end when it takes what is behind it.
+            lane.write(packed(GRANT, 0, topic, [1, 1]) * 3_000)
             lane.close()
             hand.send(SUBSCRIBE, request + 2, topic, subscription)
             hand.send(STATUS, request + 3, "\0f", None)
