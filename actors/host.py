@@ -128,8 +128,9 @@ class HostedShard(Shard):
 class Hosted:
     """One store of this worker: open, or waiting to be opened again."""
 
-    def __init__(self, number: int, folder: Path) -> None:
+    def __init__(self, number: int, folder: Path, called: str = "") -> None:
         self.number = number
+        self.called = called or f"store {number}"
         self.folder = folder
         self.store: Store | None = None
         self.shard: HostedShard | None = None
@@ -175,7 +176,7 @@ class Worker:
             }
         else:
             self._count = 1
-            self._hosted = {0: Hosted(0, dedicated.store)}
+            self._hosted = {0: Hosted(0, dedicated.store, "the topic's own store")}
         self._dedicated_home = home / "dedicated"
         self._children: dict[str, Child] = {}  # topic -> its process
         self._moving: dict[Hosted, None] = {}  # stores of which a topic is to be moved
@@ -272,7 +273,7 @@ class Worker:
         """A store cannot be used now; its topics are away until it is opened again."""
         log.error("a store fails: %s %s", error, fields_of(store=hosted.number))
         store, hosted.store, hosted.shard = hosted.store, None, None
-        hosted.failure = f"store {hosted.number} cannot be used now: {_reason(error)}"
+        hosted.failure = f"{hosted.called} cannot be used now: {_reason(error)}"
         hosted.retry_ms = self._now_ms + REOPEN_MS
         if store is not None:
             try:

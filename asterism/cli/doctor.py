@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import asterism
 from asterism.cli import output
@@ -313,19 +313,24 @@ def _answers(address: str) -> Findings:
     for name in silent:
         to_do = "Look into its log: it is being restarted, or it cannot reach the front-end."
         yield Finding(name, WRONG, "does not answer", to_do)
-    closed = {
-        number: state
-        for status in told.values()
-        for number, state in status.get("stores", {}).items()
-        if state != "open"
-    }
-    for number, state in closed.items():
-        what, _, to_do = state.partition(". ")
-        to_do = to_do or "If nothing else here explains it, look into the log of its worker."
-        yield Finding(f"store {number}", WRONG, what, to_do)
+    for status in told.values():
+        yield from _closed_stores(status)
     if silent:
         return
     yield Finding("address", GOOD, f"{address} answers, and so do all processes behind it")
+
+
+def _closed_stores(status: dict[str, Any]) -> Findings:
+    """Which stores of a process are not open, by what it says."""
+    for number, state in status.get("stores", {}).items():
+        if state != "open":
+            # A topic's own is number 0 of one, and must not be taken for the shared one.
+            about = f"store of {status['topic']}" if "topic" in status else f"store {number}"
+            to_do = (
+                "If nothing else here explains it, look into the log of its worker; or stop the "
+                "broker and run this again, which then opens every store and says what to do."
+            )
+            yield Finding(about, WRONG, state, to_do)
 
 
 def _ports(config: Config, running: dict[str, int]) -> Findings:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import asterism
+from asterism.cli.doctor import examine
 from asterism.storage.moving import dedicated_in
 from asterism.testing import Broker
 
@@ -150,8 +151,12 @@ def test_a_dedicated_store_that_is_damaged_keeps_its_own_topic_away_and_no_other
         running.restart("worker")
         wait_until(lambda: process_of(node, "own") not in (None, pid))
         node.publish("shared", b"", max_receivers=1, receipt=False, timeout=SECONDS_MAX)
-        with pytest.raises(TimeoutError, match="busy: store 0 cannot be used now"):
+        with pytest.raises(TimeoutError, match="busy: the topic's own store cannot be used now"):
             node.publish("own", b"", receipt=False, timeout=3)
+        found = [finding for finding in examine(None, str(running.data_dir)) if finding.to_do]
+        (told,) = (finding for finding in found if finding.about.startswith("store "))
+        assert told.about == "store of own"
+        assert "stop the broker and run this again" in told.to_do
         current.write_bytes(content)
         inbox = node.subscribe("own", "**", name="reader", timeout=SECONDS_MAX)
         (delivery,) = inbox.batch(1, timeout=SECONDS_MAX)
