@@ -276,14 +276,15 @@ class Lanes:
         return list(ended)
 
     def close_all(self) -> None:
-        """Cuts every lane; further ones may come."""
+        """Cuts every lane; further ones may come, of those too who have connected already: one of a
+        session that is over is claimed by nobody, and one of the next may be ahead of its claim."""
         for session in list(self._of_session):
             self.close(session)
-        for lane in self._unclaimed:
-            lane.socket.close()
-        self._unclaimed.clear()
 
     def end(self) -> None:
         self.close_all()
+        for lane in self._unclaimed:
+            lane.socket.close()
+        self._unclaimed.clear()
         self._listener.close()
         self._epoll.close()
