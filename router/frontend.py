@@ -26,13 +26,14 @@ ROUTING_BYTES: Final = wire.SESSION_BYTES - 8  # of the ids that ZeroMQ gives
 class Session:
     """One connection."""
 
-    __slots__ = ("id", "last_ms", "name", "outbox", "outbox_bytes", "routing", "workers")
+    __slots__ = ("id", "last_ms", "name", "outbox", "outbox_bytes", "routing", "taken", "workers")
 
     def __init__(self, session_id: bytes, routing: bytes, name: str, now_ms: int) -> None:
         self.id = session_id
         self.routing = routing
         self.name = name
         self.last_ms = now_ms
+        self.taken = 0  # parts that it has sent, its hello aside
         self.workers: set[bytes] = set()  # those it has sent something to
         self.outbox: deque[bytes] = deque()
         self.outbox_bytes = 0

@@ -190,6 +190,9 @@ class FrontEnd:
         except PeerError as error:
             self._send(self._clients, (routing, refusal(error, 0, 0, b"")))
             return
+        session = self._sessions.by_routing.get(routing)
+        if session is not None:
+            session.taken += len(parts)
         held: list[Part] = []  # for one worker, one behind the other
         held_for = b""
         for part in parts:
@@ -417,10 +420,12 @@ class FrontEnd:
             self._say_restarted(worker)
 
     def _say_restarted(self, worker: bytes) -> None:
-        restarted = wire.pack_part(Verb.RESTARTED, worker=int(worker[1:]))
         for session in list(self._sessions.by_routing.values()):
             if worker in session.workers:
-                self._to_client(session, restarted)
+                # What comes behind this many parts is for the worker that is there now.
+                taken = wire.pack_body(session.taken)
+                told = wire.pack_part(Verb.RESTARTED, body=taken, worker=int(worker[1:]))
+                self._to_client(session, told)
 
     def _between_workers(self, worker: bytes, session_id: bytes, frame: bytes) -> None:
         """A worker asks another, as which it has a session of its own; or it answers one."""

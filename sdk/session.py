@@ -86,7 +86,7 @@ _DOWN, _GREETING, _READY, _LEAVING, _OVER = "down", "greeting", "ready", "leavin
 class Asked:
     """A request of the client."""
 
-    __slots__ = ("body", "endpoint", "failures", "number", "topic", "verb")
+    __slots__ = ("body", "endpoint", "failures", "number", "place", "topic", "verb")
 
     def __init__(self, number: int, verb: int, topic: bytes, fields: object) -> None:
         self.number = number
@@ -97,6 +97,7 @@ class Asked:
         of_endpoint = verb in _OF_ENDPOINT and isinstance(fields, tuple)
         self.endpoint: int | None = fields[0] if of_endpoint else None  # type: ignore[index]
         self.failures = 0
+        self.place = 0  # among what has gone through the front-end; 0: it went by a lane
 
     def part(self) -> bytes:
         return pack_part(self.verb, self.number, self.topic, self.body)
@@ -351,7 +352,7 @@ class Session:
             # What was reported or published before it goes before it.
             self._flush_producers(self._ticked_ms)
             self._flush_subscriptions(self._ticked_ms)
-            self._ways.of(topic).append(asked.part())
+            self._send_asked(asked)
         return number
 
     def forget(self, number: int) -> None:
@@ -366,7 +367,7 @@ class Session:
         entry = self._table.get(number)
         match entry:
             case Asked():
-                self._ways.of(entry.topic).append(entry.part())
+                self._send_asked(entry)
             case Joining(subscription=held):
                 # What has been reported comes before credit: it need not be delivered again.
                 credit = 0 if held.was_ready else held.credit
@@ -379,6 +380,11 @@ class Session:
                 ]
                 body = pack_body((identity.id, numbers, sequences))
                 self._post(Verb.AWAIT_RECEIPTS, number, identity.topic, body)
+
+    def _send_asked(self, asked: Asked) -> None:
+        out = self._ways.of(asked.topic)
+        out.append(asked.part())
+        asked.place = self._ways.front_count if out is self._ways.front else 0
 
     def _post(self, verb: Verb, number: int, topic: bytes, body: bytes) -> None:
         self._ways.of(topic).append(pack_part(verb, number, topic, body))
@@ -585,12 +591,18 @@ class Session:
         events.append(Noted(f"worker {worker} has restarted: sending again what it had"))
         if self._close_lane(worker):
             events.append(LaneOver(worker))
-        self._begin_again(worker, events)
+        # What the front-end took behind its telling us goes to the worker that is there now: sent
+        # again, it would be done twice.
+        seen = body if type(body) is int else None
+        self._begin_again(worker, events, seen)
         if self._ways.folder and worker < min(self.workers, LANES_MAX):
             events.append(self._lane_wanted(worker))
 
-    def _begin_again(self, worker: int, events: list[Event]) -> None:
-        """A worker knows nothing of this session any more: sends again what it had."""
+    def _begin_again(self, worker: int, events: list[Event], seen: int | None = None) -> None:
+        """A worker knows nothing of this session any more: sends again what it had.
+
+        With ``seen``, what was asked through the front-end behind so many parts is on its way.
+        """
 
         def is_of_it(topic: bytes) -> bool:
             return self._worker_of.get(topic, worker) == worker
@@ -601,7 +613,7 @@ class Session:
             if is_of_it(held.topic_bytes):
                 # Should it not be gone after all, it is made anew all the same.
                 self._post(Verb.UNSUBSCRIBE, 0, held.topic_bytes, pack_body((held.endpoint,)))
-        self._send_all_again(is_of_it)
+        self._send_all_again(is_of_it, seen)
 
     # --- lanes ------------------------------------------------------------------------------
 
@@ -659,13 +671,17 @@ class Session:
                 if held.endpoint not in joining:
                     self._number_for(Joining(held, 0))
 
-    def _send_all_again(self, is_of_it: Callable[[bytes], bool]) -> None:
+    def _send_all_again(self, is_of_it: Callable[[bytes], bool], seen: int | None = None) -> None:
         """Sends the table again: subscriptions first, then all else as it was asked."""
         joining, others = [], []
         for number, entry in self._table.items():
             if isinstance(entry, Joining) and is_of_it(entry.subscription.topic_bytes):
                 joining.append(number)
-            elif isinstance(entry, Asked) and is_of_it(entry.topic):
+            elif (
+                isinstance(entry, Asked)
+                and is_of_it(entry.topic)
+                and (seen is None or entry.place <= seen)
+            ):
                 others.append(number)
         for identity in list(self._identities.values()):
             if is_of_it(identity.topic):

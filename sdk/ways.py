@@ -21,6 +21,7 @@ class Ways:
 
     def __init__(self) -> None:
         self.front: list[bytes] = []
+        self._front_taken = 0  # parts of this connection that have gone through the front-end
         self.folder = ""  # where the sockets of the lanes are; empty where there are none
         self._stores = 0
         self._workers = 0
@@ -29,6 +30,7 @@ class Ways:
 
     def begin(self, folder: str, stores: int, workers: int) -> None:
         """A broker has lanes, this one; or none, without a folder."""
+        self._front_taken = 0  # hello has been sent, and does not count
         self.folder = folder
         self._stores = stores
         self._workers = workers
@@ -86,7 +88,13 @@ class Ways:
     def take_front(self) -> list[bytes]:
         """What is to go through the front-end now."""
         taken, self.front = self.front, []
+        self._front_taken += len(taken)
         return taken
+
+    @property
+    def front_count(self) -> int:
+        """Parts of this connection that go through the front-end, those to be sent included."""
+        return self._front_taken + len(self.front)
 
     def take_lanes(self) -> dict[int, list[bytes]]:
         """What is to go on lanes now, by the worker."""

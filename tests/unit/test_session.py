@@ -185,6 +185,19 @@ def test_why_something_is_tried_again_is_remembered_for_who_gives_up_waiting() -
     assert (said_ms, said and said.detail) == (client.now_ms, "no space is left")
 
 
+def test_what_the_front_end_took_behind_a_restart_is_not_asked_twice() -> None:
+    client = Client()
+    client.open()
+    client.session.request(Verb.DRAFT, b"t", ())
+    (before,) = client.flush()
+    client.session.request(Verb.DRAFT, b"t", ())
+    client.flush()  # the front-end takes it behind its telling of the restart
+    client.told(Verb.RESTARTED, 1, worker=0)
+    assert [sent.request for sent in client.flush()] == [before.request]
+    client.told(Verb.RESTARTED, 3, worker=0)
+    assert len(client.flush()) == 2
+
+
 def test_a_request_that_fills_a_frame_is_refused_before_it_is_sent() -> None:
     client = Client()
     client.open()
