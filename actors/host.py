@@ -66,6 +66,7 @@ EPOCH_BYTES: Final = 8
 REOPEN_MS: Final = 1_000  # how often a store that failed is tried again
 ELSEWHERE_MS: Final = 50  # the hint of busy while a topic is being moved
 CHILD_END_S: Final = 10  # how long the process of a dedicated topic may take to end
+FORWARD_MS_MAX: Final = 2_000  # for the answer of another worker to a dead letter
 LEFT_CODE: Final = 3  # how such a process ends when its topic is dedicated no longer
 SEND_MS_MAX: Final = 10_000  # a front-end that takes nothing for so long is taken for gone
 PIPE_MAX: Final = 1_000  # messages ZeroMQ holds each way
@@ -183,7 +184,8 @@ class Worker:
         self._leaving = False  # the topic of this process is dedicated no longer
         self._stores: dict[bytes, tuple[Hosted, str]] = {}  # topic -> its store, and its name
         self._nodes: dict[bytes, set[bytes]] = {}  # session -> its nodes that hold something
-        self._forwards: dict[int, tuple[str, int]] = {}  # request -> topic, its number there
+        # Request -> topic, its number there, and until when an answer is waited for.
+        self._forwards: dict[int, tuple[str, int, int]] = {}
         self._next_forward = 1
         self._session = wire.session_of_worker(number)
         self._epoch = os.urandom(EPOCH_BYTES)
@@ -595,7 +597,7 @@ class Worker:
                 self._detach(node)
         self._nodes.clear()
         lost, self._forwards = self._forwards, {}
-        for topic, number in lost.values():
+        for topic, number, _ in lost.values():
             self._settle(topic, ask.ForwardSettled(number, "busy", "the front-end was away"))
 
     def _detach(self, node: bytes) -> None:
@@ -609,6 +611,12 @@ class Worker:
     def _beat(self) -> None:
         self._next_beat_ms = self._now_ms + HEARTBEAT_MS
         self._send_frames((b"", b"ready", self._epoch))
+        for request, (topic, number, until_ms) in list(self._forwards.items()):
+            if until_ms > self._now_ms:
+                break  # the others were sent later
+            # The worker that it was sent to was killed, it seems. Sent again, it is stored once.
+            del self._forwards[request]
+            self._settle(topic, ask.ForwardSettled(number, "busy", "no answer came"))
 
     # --- performing -------------------------------------------------------------------------
 
@@ -663,7 +671,7 @@ class Worker:
     def _forward(self, topic: str, forward: Forward) -> None:
         request = self._next_forward
         self._next_forward += 1
-        self._forwards[request] = (topic, forward.number)
+        self._forwards[request] = (topic, forward.number, self._now_ms + FORWARD_MS_MAX)
         fields = ((forward.message,), forward.producer, forward.count, forward.settled)
         target, body = forward.target.encode(), wire.pack_body(fields)
         self._send_frames((self._session, wire.pack_part(Verb.PUBLISH, request, target, body)))
@@ -673,7 +681,7 @@ class Worker:
         asked = self._forwards.pop(request, None)
         if asked is None:
             return
-        topic, number = asked
+        topic, number, _ = asked
         answer = wire.read_body(body)
         effect: Accepted | Refuse
         if verb == Verb.ACCEPTED:
