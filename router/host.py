@@ -91,9 +91,10 @@ class FrontEnd:
             "workers": config.workers,
             "broker": __version__,
             "frame_bytes_max": wire.FRAME_BYTES_MAX,
+            "stores": self._stores,
         }
         if config.lanes:
-            about |= {"stores": self._stores, "lanes": str(socket_folder(config))}
+            about["lanes"] = str(socket_folder(config))
         return about
 
     def _router(self, address: str, frame_bytes_max: int = -1) -> "zmq.Socket[bytes]":

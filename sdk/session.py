@@ -560,7 +560,7 @@ class Session:
         self._frame_bytes_max = _whole(body.get("frame_bytes_max", 64 << 20), "frame_bytes_max", 1)
         self.workers = _whole(body.get("workers"), "workers", 1)
         folder = str(body.get("lanes", ""))
-        self._ways.begin(folder, _whole(body.get("stores", 1), "stores", 1), self.workers)
+        self._ways.begin(folder, _whole(body.get("stores"), "stores", 1), self.workers)
         self._state = _READY
         self._finish_drained(events)
         self._send_all_again(lambda topic: True)
@@ -605,7 +605,13 @@ class Session:
         """
 
         def is_of_it(topic: bytes) -> bool:
-            return self._worker_of.get(topic, worker) == worker
+            # Before a topic has answered, it counts as of the worker of its store alone, or what
+            # was asked of it would be asked again, and done again, for each worker that restarts;
+            # but as of any process of its own, which nobody can know.
+            home = self._worker_of.get(topic)
+            if home is None and worker < self.workers:
+                home = self._ways.home(topic)
+            return home is None or home == worker
 
         self._forget_answers(is_of_it)
         self._finish_drained(events)

@@ -29,7 +29,7 @@ class Ways:
         self._homes: dict[bytes, int] = {}  # topic -> its worker, or the process of its own
 
     def begin(self, folder: str, stores: int, workers: int) -> None:
-        """A broker has lanes, this one; or none, without a folder."""
+        """A broker has so many stores and workers; and lanes, where there is a folder."""
         self._front_taken = 0  # hello has been sent, and does not count
         self.folder = folder
         self._stores = stores
@@ -68,17 +68,18 @@ class Ways:
         lanes = self._lanes
         if not lanes:
             return self.front
-        home = self._homes.get(topic)
-        if home is None:
-            home = self._home(topic)
-        return lanes.get(home, self.front)
+        return lanes.get(self.home(topic), self.front)
 
-    def _home(self, topic: bytes) -> int:
+    def home(self, topic: bytes) -> int:
+        """The worker whose store a topic is in, or its own process; -1: not known."""
+        home = self._homes.get(topic)
+        if home is not None:
+            return home
         if len(self._homes) >= TOPICS_MAX:
             self._forget_homes()
         if not topic.startswith(PROCESS):
             home = worker_of(store_of(topic.decode(), self._stores), self._workers)
-        elif topic[1:2] == b"w" and topic[2:].isdigit():
+        elif topic[2:].isdigit():
             home = int(topic[2:])
         else:
             home = _FRONT

@@ -41,6 +41,20 @@ class Sent:
         return f"{self.verb.name} {self.request} {self.topic} {self.body}"
 
 
+STORES, WORKERS = 8, 2
+OWN = 40_000  # the number of a process that has one topic
+
+
+def topics_of(worker: int) -> Iterator[str]:
+    """Topics that live in a worker, one after the other."""
+    names = (f"topic-{number}" for number in itertools.count())
+    return (name for name in names if worker_of(store_of(name, STORES), WORKERS) == worker)
+
+
+MINE, ALSO_MINE = itertools.islice(topics_of(0), 2)
+OTHER = next(topics_of(1))
+
+
 class Client:
     """A session and a clock, and a broker's part by hand."""
 
@@ -67,6 +81,7 @@ class Client:
             "workers": 2,
             "broker": "0.1.0",
             "frame_bytes_max": 64 << 20,
+            "stores": STORES,
             **self.about,
         }
         return self.told(Verb.WELCOME, body, request=request)
@@ -642,23 +657,45 @@ def test_a_producer_of_the_callers_whose_numbers_are_missing_there_ends_with_an_
 # --- a worker that restarted ----------------------------------------------------------------------
 
 
-def test_only_what_a_restarted_worker_had_is_sent_again(client: Client) -> None:
-    for topic, worker in (("t", 0), ("u", 1)):
+def ask_of_three(client: Client) -> None:
+    """Publishes on a topic of each worker, and asks; and on one that answers from a process."""
+    for topic, worker in ((MINE, 0), (OTHER, 1), (ALSO_MINE, OWN)):
         client.publish(b"known", topic=topic)
         (sent,) = client.flush()
         client.told(Verb.ACCEPTED, [1], request=sent.request, topic=topic, worker=worker)
-    for topic in ("t", "u", "unknown"):
         client.publish(b"new", topic=topic)
-        client.session.request(Verb.STATS, topic.encode(), ())
+        client.session.request(Verb.DRAFT, topic.encode(), ())
+        client.flush()
+
+
+def sent_again(client: Client, restarted: int) -> list[tuple[int, str]]:
+    """What a client sends when it is told that a process has restarted."""
+    client.told(Verb.RESTARTED, None, worker=restarted)
+    return sorted((sent.verb, sent.topic) for sent in client.flush())
+
+
+@pytest.mark.parametrize(("worker", "topic"), [(0, MINE), (1, OTHER), (OWN, ALSO_MINE)])
+def test_only_what_a_restarted_worker_had_is_sent_again(
+    client: Client, worker: int, topic: str
+) -> None:
+    ask_of_three(client)
+    assert sent_again(client, worker) == [(Verb.PUBLISH, topic), (Verb.DRAFT, topic)]
+
+
+def test_what_has_no_answer_yet_is_sent_again_to_the_worker_of_its_name_alone(
+    client: Client,
+) -> None:
+    """When both restart, it is done once: one of them had it, the other never will."""
+    client.session.request(Verb.DRAFT, MINE.encode(), ())
+    (draft,) = client.flush()
+    client.told(Verb.REFUSE, ["no_such_topic", ""], request=draft.request, topic=MINE, worker=0)
+    client.session.request(Verb.DRAFT, MINE.encode(), ())
+    client.session.request(Verb.DRAFT, OTHER.encode(), ())
     client.flush()
-    client.told(Verb.RESTARTED, None, worker=1)
-    again = client.flush()
-    assert sorted((sent.verb, sent.topic) for sent in again) == [
-        (Verb.PUBLISH, "u"),
-        (Verb.PUBLISH, "unknown"),
-        (Verb.STATS, "u"),
-        (Verb.STATS, "unknown"),
-    ]
+    assert sent_again(client, 0) == [(Verb.DRAFT, MINE)]
+    assert sent_again(client, 1) == [(Verb.DRAFT, OTHER)]
+    # Nobody can know whether it has a process of its own by now.
+    assert sent_again(client, OWN) == [(Verb.DRAFT, MINE), (Verb.DRAFT, OTHER)]
 
 
 def test_a_restarted_worker_gets_its_subscriptions_again(client: Client) -> None:
@@ -674,20 +711,8 @@ def test_a_restarted_worker_gets_its_subscriptions_again(client: Client) -> None
 
 # --- lanes --------------------------------------------------------------------------------------
 
-STORES, WORKERS = 8, 2
-LANES = {"lanes": "/run/asterism", "stores": STORES}
+LANES = {"lanes": "/run/asterism"}
 TOKEN = b"k" * 16
-OWN = 40_000  # the number of a process that has one topic
-
-
-def topics_of(worker: int) -> Iterator[str]:
-    """Topics that live in a worker, one after the other."""
-    names = (f"topic-{number}" for number in itertools.count())
-    return (name for name in names if worker_of(store_of(name, STORES), WORKERS) == worker)
-
-
-MINE, ALSO_MINE = itertools.islice(topics_of(0), 2)
-OTHER = next(topics_of(1))
 
 
 @pytest.fixture
