@@ -82,8 +82,9 @@ def busy_session() -> Session:
     session.open(0)
     (hello,) = session.flush(0)
     (part,) = wire.read_parts(hello)
-    welcome = {"version": 1, "heartbeat_ms": 1_000, "workers": 2}
+    welcome = {"version": 1, "heartbeat_ms": 1_000, "workers": 2, "stores": 8}
     session.receive(pack_part(Verb.WELCOME, part.request, b"", pack_body(welcome)), 0)
+    assert session.is_ready
     held = session.subscribe("t", ("**",), credit=4, name="me")
     session.subscribe("u", ("**",), credit=4)
     for topic in TOPICS:
@@ -177,7 +178,7 @@ class World:
         (part,) = wire.read_parts(frame)
         verb, _, _, request, topic = part[:5]
         if verb == Verb.HELLO:
-            welcome = {"version": 1, "heartbeat_ms": 10**9, "workers": 1}
+            welcome = {"version": 1, "heartbeat_ms": 10**9, "workers": 1, "stores": 1}
             self.to_client.append(pack_part(Verb.WELCOME, request, b"", pack_body(welcome)))
             return
         if self.refuse_next and request:
