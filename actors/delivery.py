@@ -5,6 +5,7 @@ Only what is near the head of a queue or on its way is here; the rest of a backl
 
 from typing import TYPE_CHECKING, Final
 
+from asterism import limits
 from asterism.message import Header, Mode, Status
 
 if TYPE_CHECKING:
@@ -58,6 +59,12 @@ class Message:
         if kind != POOL_KIND and header.mode is not Mode.PUSH:
             self.copies = {}
 
+    @property
+    def large_bytes(self) -> int:
+        """The size of a payload that is large and in memory; 0 of any other."""
+        size = 0 if self.payload is None else len(self.payload)
+        return size if size > limits.WINDOW_RECORD_BYTES_MAX else 0
+
 
 class Delivery:
     """One message on its way to one receiver; in the pool, to whoever takes it."""
@@ -70,6 +77,7 @@ class Delivery:
     endpoint: "Endpoint | None" = None
     page: "Page | None" = None
     returns_credit = True
+    size = 0  # of a large payload, as long as the delivery is out
     sent_ms = 0
     received_ms = 0
 
@@ -88,6 +96,7 @@ class Delivery:
             and message.header.ordering_key is None
             and not self.placed
             and self.returns_credit
+            and not self.size
             and self.endpoint is not None
             and self.attempts == 1
         )

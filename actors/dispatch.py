@@ -62,16 +62,22 @@ class Dispatch(Retry):
                     self.hungry[receiver] = None
 
     def is_full(self) -> bool:
+        """May nothing more go out, for now or until something comes back?"""
         limit = self.settings.concurrency
-        return limit is not None and self.pages.out >= limit
+        return self.has_handed_enough or (limit is not None and self.pages.out >= limit)
+
+    @property
+    def has_handed_enough(self) -> bool:
+        """Has this command sent as much as it may? The next turn goes on."""
+        return self.handed_bytes >= limits.HANDED_BYTES_MAX
 
     def pump_lane(self, lane: Lane, now_ms: int) -> None:
         pool = self.pool
         while (head := lane.head(pool.frontier)) is not None or self.pump_runs(lane, now_ms):
-            if head is None:
-                continue
             if self.is_full():
                 return  # it stays fed
+            if head is None:
+                continue
             receiver = lane.next_ready(head.holder)
             if receiver is None:
                 break
@@ -166,8 +172,7 @@ class Dispatch(Retry):
         if run.in_memory:
             pool.pushed_count -= count
             self.totals["processed"] += count
-            if endpoint.pull is not None:
-                endpoint.pull.remaining -= min(endpoint.pull.remaining, count)
+            self.count_passed(endpoint, count)
             return
         page = self.pages.add_run(receiver, endpoint, run, first, messages, now_ms)
         pool.plain.update(dict.fromkeys(sequences, page))
@@ -208,7 +213,7 @@ class Dispatch(Retry):
     def send_kept(self, receiver: Receiver) -> None:
         """Sends online copies as far as there is credit."""
         kept = receiver.kept
-        while kept and receiver.credit:
+        while kept and receiver.credit and not self.is_full():
             run = kept[0]
             first, count = run.first, min(len(run), receiver.credit)
             self.pass_to(receiver, range(first, first + count), run.take(count))
@@ -257,8 +262,7 @@ class Dispatch(Retry):
             share = count - begin if sharing == 1 else max((count - begin) // (8 * sharing), 1)
             until = begin + min(share, endpoint.credit, count - begin)
             self.hand(endpoint, sequences[begin:until], messages[begin:until])
-            if endpoint.pull is not None:
-                endpoint.pull.remaining -= min(endpoint.pull.remaining, until - begin)
+            self.count_passed(endpoint, until - begin)
             receiver.spend(endpoint, until - begin)
             begin = until
         self.totals["processed"] += count
@@ -267,8 +271,18 @@ class Dispatch(Retry):
         """What these messages are to an endpoint that is sent them for the first time."""
         if not endpoint.outgoing:
             self.touched.append(endpoint)
-        columns = zip(sequences, repeat(1), *zip(*messages, strict=True), strict=False)
+        ids, headers, payloads = zip(*messages, strict=True)
+        columns = zip(sequences, repeat(1), ids, headers, payloads, strict=False)
         endpoint.outgoing += map(as_delivered, columns)
+        self.handed_bytes += sum(map(len, payloads))
+
+    def count_passed(self, endpoint: Endpoint, count: int) -> None:
+        """So many were sent that are done by it, and come back by a grant; not those of a pull."""
+        if endpoint.pull is not None:
+            pulled = min(endpoint.pull.remaining, count)
+            endpoint.pull.remaining -= pulled
+            count -= pulled
+        endpoint.passed += count
 
     # --- choosing ---------------------------------------------------------------------------
 
@@ -420,26 +434,30 @@ class Dispatch(Retry):
             self.send_order(delivery, receiver, now_ms)
             return
         endpoint = receiver.next_endpoint()
-        payload = message.payload
-        if payload is None:
-            payload = self.payload_of(message)
+        payload = self.payload_of(message) if message.payload is None else message.payload
         if not endpoint.outgoing:
             self.touched.append(endpoint)
+        size = len(payload)
+        self.handed_bytes += size
         endpoint.outgoing.append(
             _new_tuple(
                 Delivered,
                 (message.sequence, delivery.attempts, message.id, header.encoded, payload),
             )
         )
-        pull = endpoint.pull
-        if pull is not None and pull.remaining > 0:
-            pull.remaining -= 1
+        if endpoint.pull is not None and endpoint.pull.remaining > 0:
+            endpoint.pull.remaining -= 1
             delivery.returns_credit = False
         elif delivery.attempts > 1:
             delivery.returns_credit = True  # a pull may have had it before
         if header.expect is _SENT:
+            if delivery.returns_credit:
+                endpoint.passed += 1
+                if self.load(endpoint, size):
+                    endpoint.unpaid.append((endpoint.passed, size))
             self.done(delivery, _SENT, now_ms)
         else:
+            delivery.size = self.load(endpoint, size)
             delivery.endpoint = endpoint
             receiver.held[delivery.sequence] = delivery
             self.pages.add(delivery, receiver, endpoint, now_ms)

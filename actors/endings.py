@@ -2,6 +2,7 @@
 
 from hashlib import blake2b
 
+from asterism import limits
 from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, Delivery, Message
 from asterism.actors.leases import Page
 from asterism.actors.log import Places
@@ -107,6 +108,9 @@ class Endings(TopicState):
         del receiver.held[delivery.sequence]
         self.pages.remove(delivery)
         delivery.endpoint = None
+        if delivery.size and endpoint is not None:
+            self.lighten(endpoint, delivery.size)
+            delivery.size = 0
         if delivery.message.kind == LOG_KIND:
             self.oldest_log.note(delivery.sequence)  # it waits, if only for those who come later
         if endpoint is not None and delivery.returns_credit:
@@ -116,10 +120,32 @@ class Endings(TopicState):
         """Gives an endpoint credit; one that had none is looked at again."""
         receiver = endpoint.receiver
         if (endpoint.node, endpoint.number) in receiver.endpoints:
+            if endpoint.is_laden:
+                receiver.withhold(endpoint, amount)
+                return
             if receiver.credit == 0:
                 self.pool.wake(receiver)
                 self.hungry[receiver] = None
             receiver.give(endpoint, amount)
+
+    def load(self, endpoint: Endpoint, size: int) -> int:
+        """A payload went out: what counts of it, until ``lighten``. Large ones count, and an
+        endpoint that has enough of them gets no more for now."""
+        if size <= limits.WINDOW_RECORD_BYTES_MAX:
+            return 0
+        endpoint.bytes_out += size
+        if endpoint.is_laden:
+            credit, receiver = endpoint.credit, endpoint.receiver
+            receiver.revoke(endpoint, credit)
+            receiver.withhold(endpoint, credit)
+        return size
+
+    def lighten(self, endpoint: Endpoint, size: int) -> None:
+        """A large payload is out no longer."""
+        endpoint.bytes_out -= size
+        if endpoint.withheld and not endpoint.is_laden:
+            credit, endpoint.withheld = endpoint.withheld, 0
+            self.credit(endpoint, credit)
 
     # --- the pool, and push -----------------------------------------------------------------
 
@@ -134,7 +160,7 @@ class Endings(TopicState):
         if self.settings.history != "none":
             self.keep_history(message, verdict, delivery, now_ms)
         if message.kind == MEMORY_KIND:
-            self.memory.pop(sequence, None)
+            self.forget_memory(message)
         else:
             self.rows.delete(self.keys.pool(sequence))
             if delivery.placed:
@@ -154,6 +180,11 @@ class Endings(TopicState):
         if key is not None:
             for following in self.pool.locks.release(key, delivery.sequence):
                 self.fed[self.pool.offer(following)] = None
+
+    def forget_memory(self, message: Message) -> None:
+        """A push or online message is over."""
+        if self.memory.pop(message.sequence, None) is not None:
+            self.memory_bytes -= message.large_bytes
 
     def free_payload(self, message: Message) -> None:
         """A unique topic may take this payload again. The message's row is still there."""
@@ -409,7 +440,7 @@ class Endings(TopicState):
             self.end_online(message, now_ms)
 
     def end_online(self, message: Message, now_ms: int) -> None:
-        self.memory.pop(message.sequence, None)
+        self.forget_memory(message)
         statuses = message.statuses or {}
         bad = any(status in ("failed", "unreachable") for status in statuses.values())
         verdict = FAILED if bad else OK
@@ -432,7 +463,7 @@ class Endings(TopicState):
             receiver.copies_count -= 1
             self.release_receiver_key(delivery, receiver)
         message.copies.clear()
-        self.memory.pop(message.sequence, None)
+        self.forget_memory(message)
         self.free_payload(message)
         if message.producer is not None:
             self.resolve(message, DROPPED, message.statuses or {}, now_ms)

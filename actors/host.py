@@ -180,6 +180,7 @@ class Worker:
             self._hosted = {0: Hosted(0, dedicated.store, "the topic's own store")}
         self._dedicated_home = home / "dedicated"
         self._children: dict[str, Child] = {}  # topic -> its process
+        self._is_laden = False  # this turn has much to send: it takes nothing more
         self._moving: dict[Hosted, None] = {}  # stores of which a topic is to be moved
         self._leaving = False  # the topic of this process is dedicated no longer
         self._stores: dict[bytes, tuple[Hosted, str]] = {}  # topic -> its store, and its name
@@ -388,6 +389,7 @@ class Worker:
     def _turn(self) -> None:
         self._now_ms = self._clock.now_ms()
         self._totals["turns"] += 1
+        self._is_laden = False
         if self._may_have_frames:
             self._drain()
         self._drain_lanes()
@@ -409,7 +411,7 @@ class Worker:
 
     def _drain(self) -> None:
         socket, taken, commands = self._socket, 0, 0
-        while commands < TURN_COMMANDS_MAX and taken < TURN_BYTES_MAX:
+        while commands < TURN_COMMANDS_MAX and taken < TURN_BYTES_MAX and not self._is_laden:
             if not is_readable(socket):
                 self._may_have_frames = False
                 return
@@ -440,7 +442,7 @@ class Worker:
                 self._take(session, part, data[part.body : part.end])
             commands += len(parts)
             taken += len(data)
-            if commands >= TURN_COMMANDS_MAX or taken >= TURN_BYTES_MAX:
+            if commands >= TURN_COMMANDS_MAX or taken >= TURN_BYTES_MAX or self._is_laden:
                 break
         self._end_lanes()
 
@@ -534,6 +536,7 @@ class Worker:
         except StoreError as error:
             self._fail(hosted, error)
             return
+        self._is_laden |= shard.has_handed_enough
         actor = shard.topics.get(name)
         if self._dedicated is not None:
             if actor is None:

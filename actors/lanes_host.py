@@ -53,7 +53,7 @@ class Lane:
         self.token = b""
         self.session = b""  # once it is claimed
         self.stream = wire.PartStream()
-        self.outbox: deque[bytes] = deque()
+        self.outbox: deque[bytes | memoryview] = deque()
         self.outbox_bytes = 0
         self.taken_at = 0.0  # when its client took something of the outbox, or that began
 
@@ -213,10 +213,10 @@ class Lanes:
             return True
         if sent < len(data):
             self._epoll.modify(lane.descriptor, _IN_OUT)
-            self._park(lane, data[sent:])
+            self._park(lane, memoryview(data)[sent:])
         return True
 
-    def _park(self, lane: Lane, data: bytes) -> None:
+    def _park(self, lane: Lane, data: bytes | memoryview) -> None:
         if not lane.outbox:
             lane.taken_at = monotonic()
         lane.outbox.append(data)
@@ -238,7 +238,7 @@ class Lanes:
             lane.outbox_bytes -= sent
             lane.taken_at = monotonic()
             if sent < len(data):
-                lane.outbox[0] = data[sent:]
+                lane.outbox[0] = memoryview(data)[sent:]  # what is left is not copied each time
                 return
             lane.outbox.popleft()
         self._epoll.modify(lane.descriptor, _IN)

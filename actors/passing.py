@@ -48,6 +48,29 @@ class Passing(Dispatch):
         held = len(self.memory) + self.pool.pushed_count + self.kept_messages
         return held + count > limits.MEMORY_MESSAGES_MAX
 
+    def has_memory_for(self, size: int, now_ms: int) -> bool:
+        """Is there room for such a payload, if need be by dropping the oldest online copies that
+        wait for somebody without credit? Those who read must not wait for those who do not."""
+        if size <= limits.WINDOW_RECORD_BYTES_MAX:
+            return True
+        if self.memory_bytes + size > limits.MEMORY_BYTES_MAX:
+            # Some more than is needed, or each message to come would look for the next.
+            self.drop_copies_of_the_slow(limits.MEMORY_BYTES_MAX * 3 // 4 - size, now_ms)
+        return self.memory_bytes == 0 or self.memory_bytes + size <= limits.MEMORY_BYTES_MAX
+
+    def drop_copies_of_the_slow(self, bytes_left: int, now_ms: int) -> None:
+        """Drops the copies that wait for receivers without credit, the oldest first, until no more
+        than so many bytes of large payloads are left."""
+        for message in list(self.memory.values()):
+            if self.memory_bytes <= bytes_left:
+                return
+            if message.large_bytes and message.copies:
+                for copy in list(message.copies.values()):
+                    receiver = copy.receiver
+                    assert receiver is not None
+                    if copy.waits and not receiver.credit:
+                        self.end_copy(copy, Status.UNREACHABLE, now_ms)
+
     def pass_to_all(self, receivers: list[Receiver], run: Run, now_ms: int) -> bool:
         """A copy for each; what a receiver has no credit for waits for it."""
         # Who has no credit gets nothing now, whatever it is owed: it need not hold up the others.

@@ -83,12 +83,11 @@ class Publishing(Passing):
         ids, headers, payloads = columns
         longest = max(map(len, payloads))
         passing = self.passing_header(headers)
-        if passing is not None:
-            fits = longest <= settings.max_payload
-            return self.pass_on(messages, passing, now_ms) if fits else None
-        if expires_ms < self.last_expiry_ms:
-            return None
         if longest > min(settings.max_payload, limits.WINDOW_RECORD_BYTES_MAX):
+            return None
+        if passing is not None:
+            return self.pass_on(messages, passing, now_ms)
+        if expires_ms < self.last_expiry_ms:
             return None
         lanes = self.lanes_of_run(headers)
         if lanes is None:
@@ -172,20 +171,20 @@ class Publishing(Passing):
                 "too_large", f"the payload has {len(payload)} bytes, over {settings.max_payload}"
             )
         if not header.is_plain:
-            self.check_wishes(header, producer, now_ms)
+            self.check_wishes(header, producer, len(payload), now_ms)
         if settings.unique:
             self.check_unique(payload, None)
         if settings.overflow is not None:
             self.make_room(now_ms)
         return self.store(message_id, header, payload, producer, number, now_ms)
 
-    def check_wishes(self, header: Header, producer: bytes | None, now_ms: int) -> None:
+    def check_wishes(self, header: Header, producer: bytes | None, size: int, now_ms: int) -> None:
         """Refuses what only some messages can ask for and what cannot be had now."""
         if header.receipt and producer is None:
             raise PeerError("bad_request", "a receipt needs a producer to address it to")
         if header.mode is Mode.DURABLE:
             return
-        if self.is_memory_full(1):
+        if self.is_memory_full(1) or not self.has_memory_for(size, now_ms):
             raise PeerError("busy", "the topic holds as many messages in memory as it may", 1_000)
         if header.mode is Mode.PUSH and (header.deliver_ms is None or header.deliver_ms <= now_ms):
             self.check_receiver(header)
@@ -353,6 +352,7 @@ class Publishing(Passing):
     def place_memory(self, message: Message, now_ms: int) -> None:
         header = message.header
         self.memory[message.sequence] = message
+        self.memory_bytes += message.large_bytes
         if header.deliver_ms is not None and header.deliver_ms > now_ms:
             delivery = Delivery(message, rank_of(header.priority, message.sequence))
             delivery.waits = False

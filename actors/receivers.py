@@ -3,6 +3,7 @@
 I1 A receiver's credit is the sum of its endpoints' credit.
 I2 ``ready`` holds exactly the endpoints that have credit, in the order they will be served.
 I3 A delivery that is out is in ``held`` of exactly one receiver, under its sequence.
+I4 An endpoint that is laden has no credit: what it has is withheld, and only then.
 """
 
 from collections import deque
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 class Endpoint:
     """One endpoint of a node on this topic."""
 
-    __slots__ = ("credit", "interests", "node", "number", "outgoing", "pull", "receiver")
+    __slots__ = ("bytes_out", "credit", "interests", "node", "number", "outgoing", "paid", "passed",
+                 "pull", "receiver", "unpaid", "withheld")  # fmt: skip
 
     def __init__(
         self, node: bytes, number: int, receiver: "Receiver", interests: tuple[str, ...]
@@ -39,6 +41,18 @@ class Endpoint:
         self.credit = 0
         self.outgoing: list[Delivered] = []
         self.pull: Wait | None = None
+        self.bytes_out = 0  # of large payloads that were sent and not given back
+        self.withheld = 0  # credit that does not count while those are too many
+        # Deliveries that are done once they are sent give their credit back by a grant: how many
+        # there were, for how many of them one came, and which of the others are large.
+        self.passed = 0
+        self.paid = 0
+        self.unpaid: deque[tuple[int, int]] = deque()  # the how manieth it was, its size
+
+    @property
+    def is_laden(self) -> bool:
+        """Has it as many bytes in its hands as it may?"""
+        return self.bytes_out >= limits.ENDPOINT_BYTES_MAX
 
 
 class Wait:
@@ -152,11 +166,16 @@ class Receiver:
 
     def revoke(self, endpoint: Endpoint, credit: int) -> None:
         """Takes unused credit back."""
-        credit = min(credit, endpoint.credit)
-        endpoint.credit -= credit
-        self.credit -= credit
+        counting = min(credit, endpoint.credit)
+        endpoint.credit -= counting
+        self.credit -= counting
+        endpoint.withheld -= min(credit - counting, endpoint.withheld)
         if endpoint.credit == 0:
             self.ready.pop(endpoint, None)
+
+    def withhold(self, endpoint: Endpoint, credit: int) -> None:
+        """Keeps credit for an endpoint until it has given bytes back."""
+        endpoint.withheld += min(credit, limits.CREDIT_MAX - endpoint.withheld)
 
     def spend(self, endpoint: Endpoint, count: int) -> None:
         """The endpoint whose turn it is gets so many at once."""

@@ -12,7 +12,7 @@ letters between topics of the same store, and knows when something is due. A hos
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from asterism import checks
+from asterism import checks, limits
 from asterism import commands as ask
 from asterism.actors.receivers import Matcher
 from asterism.actors.recovery import recover
@@ -45,6 +45,7 @@ class Shard:
         self.topics: dict[str, TopicActor] = {}
         self._nodes: dict[bytes, dict[str, None]] = {}  # node -> topics that it has been on
         self._effects: list[TopicEffect] = []
+        self.handed_bytes = 0  # payloads that topics have sent in this turn
         self._touched: dict[str, TopicActor] = {}
         self._due: list[tuple[int, str]] = []
         self._scheduled: dict[str, int] = {}
@@ -139,6 +140,7 @@ class Shard:
 
     def _perform(self, actor: TopicActor, effects: list[Effect], now_ms: int) -> None:
         self._touched[actor.name] = actor
+        self.handed_bytes += actor.handed_bytes
         for effect in effects:
             if isinstance(effect, Forward):
                 self._forward(actor, effect, now_ms)
@@ -171,6 +173,7 @@ class Shard:
             else:
                 self._effects.append(TopicEffect(target.name, effect))
         self._touched[target.name] = target
+        self.handed_bytes += target.handed_bytes
 
     def owns(self, topic: str) -> bool:
         """Is this topic one of this store? A host with several stores decides by placement."""
@@ -197,9 +200,14 @@ class Shard:
         due = self._due
         return bool(self._touched or self._effects or (due and due[0][0] <= now_ms))
 
+    @property
+    def has_handed_enough(self) -> bool:
+        """Have the topics sent as much in this turn as one of them may? Then it should end."""
+        return self.handed_bytes >= limits.HANDED_BYTES_MAX
+
     def tick(self, now_ms: int) -> None:
-        """Lets every topic do what has become due."""
-        while self._due and self._due[0][0] <= now_ms:
+        """Lets every topic do what has become due; the next turn goes on where that is much."""
+        while self._due and self._due[0][0] <= now_ms and not self.has_handed_enough:
             due_ms, name = heappop(self._due)
             if self._scheduled.get(name) == due_ms:
                 del self._scheduled[name]
@@ -225,6 +233,7 @@ class Shard:
                 self._scheduled[name] = due_ms
                 heappush(self._due, (due_ms, name))
         self._touched.clear()
+        self.handed_bytes = 0
         effects, self._effects = self._effects, []
         return effects
 

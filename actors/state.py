@@ -162,6 +162,7 @@ class TopicState:
         self.keepers: dict[Receiver, None] = {}
         self.kept: dict[int, int] = {}
         self.kept_messages = 0
+        self.memory_bytes = 0  # of large payloads in memory
         self.ties = count()  # of equal times in a heap, the first come goes first
         self.pausing: list[tuple[int, int, Delivery]] = []  # retries and delays kept in memory
         self.digests: dict[bytes, set[int]] = {}  # payloads of memory messages on a unique topic
@@ -182,6 +183,7 @@ class TopicState:
         self.places: dict[int, Places] = {}
 
     def _begin_command(self) -> None:
+        self.handed_bytes = 0  # payloads that this command has sent
         """What one command, or one turn, collects."""
         self.effects: list[Effect] = []
         self.touched: list[Endpoint] = []

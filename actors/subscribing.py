@@ -289,7 +289,12 @@ class Subscribing(Publishing):
     # --- credit and pulls -------------------------------------------------------------------
 
     def on_grant(self, command: Grant, now_ms: int) -> None:
-        self.credit(self.receivers.endpoint(command.node, command.endpoint), command.credit)
+        endpoint = self.receivers.endpoint(command.node, command.endpoint)
+        # It pays for what was sent first; what was granted ahead pays for nothing.
+        endpoint.paid = min(endpoint.paid + command.credit, endpoint.passed)
+        while endpoint.unpaid and endpoint.unpaid[0][0] <= endpoint.paid:
+            self.lighten(endpoint, endpoint.unpaid.popleft()[1])
+        self.credit(endpoint, command.credit)
 
     def on_pull(self, command: Pull, now_ms: int) -> None:
         endpoint = self.receivers.endpoint(command.node, command.endpoint)

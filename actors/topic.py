@@ -64,6 +64,7 @@ class TopicActor(WorkQueue):
 
     def handle(self, command: Command, now_ms: int) -> list[Effect]:
         """Does what is asked; what a peer did wrong is answered, and has changed nothing."""
+        self.handed_bytes = 0
         kind = type(command)
         if kind not in _KNOW_RUNS:
             self.unroll_all()
@@ -104,7 +105,7 @@ class TopicActor(WorkQueue):
             self.pausing[0][0] if self.pausing else None,
             self.waits[0][0] if self.waits else None,
             self.next_sweep_ms,
-            0 if self.pool.unfinished or self.log.unfinished else None,
+            0 if self.pool.unfinished or self.log.unfinished or self.has_handed_enough else None,
             self.outbox_paused_ms
             if self.outbox_next < self.next_outbox and self.outbox_paused_ms
             else None,
@@ -113,6 +114,7 @@ class TopicActor(WorkQueue):
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Does what has become due."""
+        self.handed_bytes = 0
         self.unroll_all()
         self.pool.unfinished = self.log.unfinished = False
         for delivery in self.pages.due(now_ms):
@@ -494,6 +496,7 @@ class TopicActor(WorkQueue):
         self.pages.forget_all()
         self.log.messages.clear()
         self.memory.clear()
+        self.memory_bytes = 0
         self.digests.clear()
         self.pausing.clear()
         self.places.clear()

@@ -37,12 +37,15 @@ SEQUENCE_MAX: Final = 2**63 - 1
 WINDOW_MAX: Final = 16_384  # waiting deliveries of one lane held in memory; the rest stay on disk
 WINDOWS_MAX: Final = 65_536  # waiting deliveries of all lanes, and of all receivers, in memory
 WINDOW_LOW: Final = 256  # a window that falls below this is filled again
-WINDOW_RECORD_BYTES_MAX: Final = 8_192  # a larger payload is read from disk when it is sent
+WINDOW_RECORD_BYTES_MAX: Final = 8_192  # a larger payload, a large one: read from disk when sent
 SCAN_ROWS_MAX: Final = 2_048  # rows one refill may read before the turn goes on
 LANES_MAX: Final = 1_024  # distinct audiences remembered; empty ones are forgotten past it
 WORK_HEADERS_CACHED_MAX: Final = 128  # those of drafts; past it, the one used longest ago goes
 HEADERS_CACHED_MAX: Final = 4_096  # decoded headers remembered; all are forgotten past it
-MEMORY_MESSAGES_MAX: Final = 100_000  # push messages held by one topic; busy
+MEMORY_MESSAGES_MAX: Final = 100_000  # push and online messages held by one topic; busy
+MEMORY_BYTES_MAX: Final = (
+    256 << 20  # large payloads of those; copies for whom has no credit are dropped, then busy
+)
 ONLINE_COPIES_MAX: Final = 65_536  # online copies waiting for one receiver; the oldest is dropped
 PARKED_KEYS_MAX: Final = 4_096  # deliveries set aside behind a held ordering key; then all wait
 MARKS_MAX: Final = (
@@ -52,6 +55,10 @@ PRODUCERS_CACHED_MAX: Final = 4_096  # producers of one topic remembered in memo
 ANSWERS_MAX: Final = 1_024  # unsettled publish answers kept per producer; older ones: wrong_state
 PULLS_MAX: Final = 100_000  # pulls and orders waiting on one topic; busy
 EXPIRE_ROWS_MAX: Final = 1_024  # due rows handled in one tick; the next tick goes on
+
+# --- what is on its way to receivers; past either of these it waits, but for one message --------
+ENDPOINT_BYTES_MAX: Final = 32 << 20  # large payloads that one endpoint has not given back
+HANDED_BYTES_MAX: Final = 16 << 20  # payloads one command sends; the next turn goes on
 
 
 def window_of(windows: int) -> int:

@@ -14,6 +14,7 @@ RECEIVERS = "tests/unit/test_receivers.py"
 WORK = "tests/unit/test_work_queue.py"
 INTEREST = "tests/unit/test_interest.py"
 STORE = "tests/unit/test_store.py"
+BYTES = "tests/unit/test_bytes.py"
 DAMAGE = "tests/fault/test_store_damage.py"
 
 
@@ -28,6 +29,118 @@ class Planted(NamedTuple):
 
 
 PLANTED: tuple[Planted, ...] = (
+    Planted(
+        "a large delivery that is over gives its bytes back",
+        "actors/endings.py",
+        "            self.lighten(endpoint, delivery.size)\n",
+        "            pass\n",
+        BYTES,
+    ),
+    Planted(
+        "a large delivery counts until it is over",
+        "actors/dispatch.py",
+        "            delivery.size = self.load(endpoint, size)\n",
+        "            delivery.size = 0\n",
+        BYTES,
+    ),
+    Planted(
+        "a large delivery that is done once it is sent counts until a grant",
+        "actors/dispatch.py",
+        "                if self.load(endpoint, size):\n",
+        "                if False:\n",
+        BYTES,
+    ),
+    Planted(
+        "a grant pays for the large ones that were sent first",
+        "actors/subscribing.py",
+        "        while endpoint.unpaid and endpoint.unpaid[0][0] <= endpoint.paid:\n",
+        "        while endpoint.unpaid:\n",
+        BYTES,
+    ),
+    Planted(
+        "credit that was granted ahead pays for nothing",
+        "actors/subscribing.py",
+        "min(endpoint.paid + command.credit, endpoint.passed)",
+        "endpoint.paid + command.credit",
+        BYTES,
+    ),
+    Planted(
+        "small ones that are done once they are sent are paid for too",
+        "actors/dispatch.py",
+        "        endpoint.passed += count\n",
+        "        endpoint.passed += 0\n",
+        BYTES,
+    ),
+    Planted(
+        "credit that comes for an endpoint that is laden does not count yet",
+        "actors/endings.py",
+        "                receiver.withhold(endpoint, amount)\n                return\n",
+        "                receiver.withhold(endpoint, amount)\n",
+        BYTES,
+    ),
+    Planted(
+        "withheld credit comes back with the bytes",
+        "actors/endings.py",
+        "            credit, endpoint.withheld = endpoint.withheld, 0\n            self.credit(endpoint, credit)\n",
+        "            endpoint.withheld = 0\n",
+        BYTES,
+    ),
+    Planted(
+        "a pull takes its withheld credit with it",
+        "actors/receivers.py",
+        "        endpoint.withheld -= min(credit - counting, endpoint.withheld)\n",
+        "",
+        BYTES,
+    ),
+    Planted(
+        "a command sends no more bytes than it may",
+        "actors/dispatch.py",
+        "        return self.has_handed_enough or (",
+        "        return (",
+        BYTES,
+    ),
+    Planted(
+        "the next turn sends what one command may not",
+        "actors/topic.py",
+        " or self.has_handed_enough else None",
+        " else None",
+        BYTES,
+    ),
+    Planted(
+        "a run that was sent counts for what a command may send",
+        "actors/dispatch.py",
+        "        self.handed_bytes += sum(map(len, payloads))\n",
+        "",
+        BYTES,
+    ),
+    Planted(
+        "a turn ends when its topics have sent enough",
+        "actors/shard.py",
+        " and not self.has_handed_enough:\n",
+        ":\n",
+        BYTES,
+    ),
+    Planted(
+        "a topic has so many bytes of push messages",
+        "actors/publishing.py",
+        " or not self.has_memory_for(size, now_ms):",
+        ":",
+        BYTES,
+    ),
+    Planted(
+        "a large message in memory counts until it is over",
+        "actors/endings.py",
+        "            self.memory_bytes -= message.large_bytes\n",
+        "            pass\n",
+        BYTES,
+    ),
+    Planted(
+        "copies of those who have credit are not dropped for want of memory",
+        "actors/passing.py",
+        "                    if copy.waits and not receiver.credit:\n",
+        "                    if copy.waits:\n",
+        BYTES,
+    ),
     Planted(
         "a finished delivery gives its credit back",
         "actors/endings.py",
