@@ -66,11 +66,6 @@ class Dispatch(Retry):
         limit = self.settings.concurrency
         return self.has_handed_enough or (limit is not None and self.pages.out >= limit)
 
-    @property
-    def has_handed_enough(self) -> bool:
-        """Has this command sent as much as it may? The next turn goes on."""
-        return self.handed_bytes >= limits.HANDED_BYTES_MAX
-
     def pump_lane(self, lane: Lane, now_ms: int) -> None:
         pool = self.pool
         while (head := lane.head(pool.frontier)) is not None or self.pump_runs(lane, now_ms):

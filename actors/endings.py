@@ -428,6 +428,7 @@ class Endings(TopicState):
         if message.copies.pop(receiver.number, None) is None:
             return
         receiver.copies_count -= 1
+        receiver.copies.head()  # lets go of it: nobody else may look there for long
         if message.statuses is not None:
             message.statuses[receiver.name] = _NAMES[status]
             if self.settings.history != "none":
@@ -461,6 +462,7 @@ class Endings(TopicState):
             receiver = delivery.receiver
             assert receiver is not None
             receiver.copies_count -= 1
+            receiver.copies.head()
             self.release_receiver_key(delivery, receiver)
         message.copies.clear()
         self.forget_memory(message)

@@ -483,7 +483,7 @@ class Retry(Endings):
             return
         low, high = self.keys.outbox(self.outbox_next), self.keys.range_of("b")[1]
         for key, row in self.rows.scan(low, high):
-            if len(self.forwarding) >= FORWARDS_MAX:
+            if len(self.forwarding) >= FORWARDS_MAX or self.has_handed_enough:
                 return
             number = number_at_end(key)
             self.outbox_next = number + 1
@@ -494,6 +494,7 @@ class Retry(Endings):
                 settled = min(open_counts) - 1
                 producer = self.forwarder_id(target)
                 message = (message_id, encoded, payload)
+                self.handed_bytes += len(payload)
                 self.effects.append(Forward(number, target, producer, count, settled, message))
         self.outbox_next = self.next_outbox
 

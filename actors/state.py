@@ -182,6 +182,11 @@ class TopicState:
         self.current_for: set[int] = set()
         self.places: dict[int, Places] = {}
 
+    @property
+    def has_handed_enough(self) -> bool:
+        """Has this command sent as much as it may? The next turn goes on."""
+        return self.handed_bytes >= limits.HANDED_BYTES_MAX
+
     def _begin_command(self) -> None:
         self.handed_bytes = 0  # payloads that this command has sent
         """What one command, or one turn, collects."""

@@ -291,8 +291,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "no more deliveries are out than the topic's concurrency",
         "actors/dispatch.py",
-        "        return limit is not None and self.pages.out >= limit\n",
-        "        return limit is not None and self.pages.out > limit\n",
+        "(limit is not None and self.pages.out >= limit)\n",
+        "(limit is not None and self.pages.out > limit)\n",
         TOPICS,
     ),
     Planted(

@@ -2,6 +2,7 @@
 number; whoever gives something back gets the next, and nobody waits for somebody else."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from asterism import limits
 from asterism.errors import PeerError
+from asterism.settings import DropOld
 from tests.support.core import CoreBroker
 from tests.support.kinds import ALL, ONE, ONLINE, PUSH, Kind, code_of, every_kind
 
@@ -34,7 +36,7 @@ def numbers(payloads: list[bytes]) -> list[int]:
     return [int(payload.rstrip(b".")) for payload in payloads]
 
 
-def publish(broker: CoreBroker, count: int, kind: Kind, **fields: object) -> list[int]:
+def publish(broker: CoreBroker, count: int, kind: Kind, **fields: Any) -> list[int]:
     return [broker.publish(large(number), **kind, **fields) for number in range(count)]
 
 
@@ -187,10 +189,11 @@ def test_what_is_done_once_it_is_sent_gives_its_bytes_back_by_a_grant(kind: Kind
 def test_a_grant_pays_for_what_was_sent_first_be_it_large_or_small(kind: Kind) -> None:
     broker = CoreBroker()
     broker.subscribe(credit=50, name="me")
-    broker.publish_many([b"1", b"2"], **kind, expect="sent")
+    broker.publish(b"1", **kind, expect="sent")
+    broker.publish_many([b"2", b"3"], **kind, expect="sent")  # a run, where it may be one
     publish(broker, 5, kind, expect="sent")
-    assert len(broker.take()) == 5
-    broker.grant(2)  # for the small ones
+    assert len(broker.take()) == 6
+    broker.grant(3)  # for the small ones
     assert broker.take() == []
     broker.grant(1)
     assert len(broker.take()) == 1
@@ -202,6 +205,8 @@ def test_credit_that_was_granted_ahead_pays_for_nothing() -> None:
     broker.grant(50)
     publish(broker, 5, {}, expect="sent")
     assert len(broker.take()) == 3
+    broker.grant(1)
+    assert len(broker.take()) == 1
 
 
 def test_a_pull_of_what_is_done_once_it_is_sent_waits_for_no_grant() -> None:
@@ -274,6 +279,21 @@ def test_a_turn_ends_when_its_topics_have_sent_enough(monkeypatch: pytest.Monkey
     assert [len(broker.take(topic.encode())) for topic in topics] == [2] * 4
 
 
+def test_dead_letters_go_out_over_several_turns_too() -> None:
+    broker = CoreBroker(dead_letter="dead")
+    broker.subscribe(credit=50, name="me")
+    sequences = [broker.publish(large(number, HANDED // 2)) for number in range(7)]
+    for sequence in sequences:
+        broker.failed(sequence)
+    broker.tick()
+    with broker.on("dead"):
+        broker.subscribe(b"undertaker", credit=50, name="undertaker")
+        for number in range(7):
+            (delivered,) = broker.take(b"undertaker")
+            assert numbers([delivered.payload]) == [number]
+            broker.processed(delivered.sequence, node=b"undertaker")
+
+
 # --- what is in memory ----------------------------------------------------------------------------
 
 TIGHT = 200
@@ -333,6 +353,16 @@ def test_who_does_not_read_loses_the_oldest_copies_and_the_others_none(expect: s
     broker.grant(50, b"slow")
     kept = numbers(broker.taken(b"slow"))
     assert kept == list(range(kept[0], kept[0] + 3)) and kept[0] >= 15
+
+
+@pytest.mark.parametrize("settings", [{}, {"overflow": DropOld(4)}], ids=["memory", "overflow"])
+@tight
+def test_copies_that_were_dropped_are_let_go(settings: dict[str, Any]) -> None:
+    broker = CoreBroker(**settings)
+    broker.subscribe(b"slow", credit=0, name="slow")
+    publish(broker, 20, {"mode": "online"})
+    slow = broker.actor.receivers.find("slow")
+    assert len(slow.copies) == slow.copies_count <= 5
 
 
 @tight
