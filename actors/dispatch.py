@@ -63,8 +63,10 @@ class Dispatch(Retry):
 
     def is_full(self) -> bool:
         """May nothing more go out, for now or until something comes back?"""
-        limit = self.settings.concurrency
-        return self.has_handed_enough or (limit is not None and self.pages.out >= limit)
+        if self.handed_bytes >= limits.HANDED_BYTES_MAX:
+            return True
+        limit = self.box.value.concurrency
+        return limit is not None and self.pages.out >= limit
 
     def pump_lane(self, lane: Lane, now_ms: int) -> None:
         pool = self.pool
@@ -432,8 +434,7 @@ class Dispatch(Retry):
         payload = self.payload_of(message) if message.payload is None else message.payload
         if not endpoint.outgoing:
             self.touched.append(endpoint)
-        size = len(payload)
-        self.handed_bytes += size
+        self.handed_bytes += len(payload)
         endpoint.outgoing.append(
             _new_tuple(
                 Delivered,
@@ -445,14 +446,12 @@ class Dispatch(Retry):
             delivery.returns_credit = False
         elif delivery.attempts > 1:
             delivery.returns_credit = True  # a pull may have had it before
+        endpoint.passed += header.expect is _SENT and delivery.returns_credit
+        if len(payload) > limits.WINDOW_RECORD_BYTES_MAX:
+            self.load(endpoint, delivery, len(payload))
         if header.expect is _SENT:
-            if delivery.returns_credit:
-                endpoint.passed += 1
-                if self.load(endpoint, size):
-                    endpoint.unpaid.append((endpoint.passed, size))
             self.done(delivery, _SENT, now_ms)
         else:
-            delivery.size = self.load(endpoint, size)
             delivery.endpoint = endpoint
             receiver.held[delivery.sequence] = delivery
             self.pages.add(delivery, receiver, endpoint, now_ms)

@@ -2,7 +2,6 @@
 
 from hashlib import blake2b
 
-from asterism import limits
 from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, Delivery, Message
 from asterism.actors.leases import Page
 from asterism.actors.log import Places
@@ -128,17 +127,20 @@ class Endings(TopicState):
                 self.hungry[receiver] = None
             receiver.give(endpoint, amount)
 
-    def load(self, endpoint: Endpoint, size: int) -> int:
-        """A payload went out: what counts of it, until ``lighten``. Large ones count, and an
-        endpoint that has enough of them gets no more for now."""
-        if size <= limits.WINDOW_RECORD_BYTES_MAX:
-            return 0
+    def load(self, endpoint: Endpoint, delivery: Delivery, size: int) -> None:
+        """A large payload goes out: it counts until the delivery is over, or paid for by a grant.
+        An endpoint that has enough of them gets no more for now."""
+        if delivery.message.header.expect is not Status.SENT:
+            delivery.size = size
+        elif delivery.returns_credit:
+            endpoint.unpaid.append((endpoint.passed, size))
+        else:
+            return  # a pull has asked for just that
         endpoint.bytes_out += size
         if endpoint.is_laden:
             credit, receiver = endpoint.credit, endpoint.receiver
             receiver.revoke(endpoint, credit)
             receiver.withhold(endpoint, credit)
-        return size
 
     def lighten(self, endpoint: Endpoint, size: int) -> None:
         """A large payload is out no longer."""
@@ -183,7 +185,7 @@ class Endings(TopicState):
 
     def forget_memory(self, message: Message) -> None:
         """A push or online message is over."""
-        if self.memory.pop(message.sequence, None) is not None:
+        if self.memory.pop(message.sequence, None) is not None and self.memory_bytes:
             self.memory_bytes -= message.large_bytes
 
     def free_payload(self, message: Message) -> None:
@@ -424,11 +426,12 @@ class Endings(TopicState):
         """One receiver's copy of an online message is final; it is not out."""
         receiver, message = delivery.receiver, delivery.message
         assert receiver is not None and message.copies is not None
-        delivery.waits = False
+        if delivery.waits:
+            delivery.waits = False
+            receiver.copies.head()  # lets go of it: nobody else may look there for long
         if message.copies.pop(receiver.number, None) is None:
             return
         receiver.copies_count -= 1
-        receiver.copies.head()  # lets go of it: nobody else may look there for long
         if message.statuses is not None:
             message.statuses[receiver.name] = _NAMES[status]
             if self.settings.history != "none":

@@ -49,10 +49,8 @@ class Passing(Dispatch):
         return held + count > limits.MEMORY_MESSAGES_MAX
 
     def has_memory_for(self, size: int, now_ms: int) -> bool:
-        """Is there room for such a payload, if need be by dropping the oldest online copies that
+        """Is there room for a large payload, if need be by dropping the oldest online copies that
         wait for somebody without credit? Those who read must not wait for those who do not."""
-        if size <= limits.WINDOW_RECORD_BYTES_MAX:
-            return True
         if self.memory_bytes + size > limits.MEMORY_BYTES_MAX:
             # Some more than is needed, or each message to come would look for the next.
             self.drop_copies_of_the_slow(limits.MEMORY_BYTES_MAX * 3 // 4 - size, now_ms)

@@ -184,7 +184,8 @@ class Publishing(Passing):
             raise PeerError("bad_request", "a receipt needs a producer to address it to")
         if header.mode is Mode.DURABLE:
             return
-        if self.is_memory_full(1) or not self.has_memory_for(size, now_ms):
+        is_large = size > limits.WINDOW_RECORD_BYTES_MAX
+        if self.is_memory_full(1) or (is_large and not self.has_memory_for(size, now_ms)):
             raise PeerError("busy", "the topic holds as many messages in memory as it may", 1_000)
         if header.mode is Mode.PUSH and (header.deliver_ms is None or header.deliver_ms <= now_ms):
             self.check_receiver(header)
@@ -352,7 +353,8 @@ class Publishing(Passing):
     def place_memory(self, message: Message, now_ms: int) -> None:
         header = message.header
         self.memory[message.sequence] = message
-        self.memory_bytes += message.large_bytes
+        if message.payload and len(message.payload) > limits.WINDOW_RECORD_BYTES_MAX:
+            self.memory_bytes += len(message.payload)
         if header.deliver_ms is not None and header.deliver_ms > now_ms:
             delivery = Delivery(message, rank_of(header.priority, message.sequence))
             delivery.waits = False

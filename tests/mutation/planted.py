@@ -38,16 +38,16 @@ PLANTED: tuple[Planted, ...] = (
     ),
     Planted(
         "a large delivery counts until it is over",
-        "actors/dispatch.py",
-        "            delivery.size = self.load(endpoint, size)\n",
+        "actors/endings.py",
+        "            delivery.size = size\n",
         "            delivery.size = 0\n",
         BYTES,
     ),
     Planted(
         "a large delivery that is done once it is sent counts until a grant",
-        "actors/dispatch.py",
-        "                if self.load(endpoint, size):\n",
-        "                if False:\n",
+        "actors/endings.py",
+        "            endpoint.unpaid.append((endpoint.passed, size))\n",
+        "            return\n",
         BYTES,
     ),
     Planted(
@@ -95,8 +95,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a command sends no more bytes than it may",
         "actors/dispatch.py",
-        "        return self.has_handed_enough or (",
-        "        return (",
+        "            return True\n        limit",
+        "            pass\n        limit",
         BYTES,
     ),
     Planted(
@@ -123,7 +123,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a topic has so many bytes of push messages",
         "actors/publishing.py",
-        " or not self.has_memory_for(size, now_ms):",
+        " or (is_large and not self.has_memory_for(size, now_ms)):",
         ":",
         BYTES,
     ),
@@ -291,8 +291,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "no more deliveries are out than the topic's concurrency",
         "actors/dispatch.py",
-        "(limit is not None and self.pages.out >= limit)\n",
-        "(limit is not None and self.pages.out > limit)\n",
+        "        return limit is not None and self.pages.out >= limit\n",
+        "        return limit is not None and self.pages.out > limit\n",
         TOPICS,
     ),
     Planted(
