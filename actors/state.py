@@ -188,8 +188,8 @@ class TopicState:
         return self.handed_bytes >= limits.HANDED_BYTES_MAX
 
     def _begin_command(self) -> None:
-        self.handed_bytes = 0  # payloads that this command has sent
         """What one command, or one turn, collects."""
+        self.handed_bytes = 0  # payloads that this command has sent
         self.effects: list[Effect] = []
         self.touched: list[Endpoint] = []
         self.fed: dict[Lane, None] = {}

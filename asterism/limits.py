@@ -44,7 +44,7 @@ WORK_HEADERS_CACHED_MAX: Final = 128  # those of drafts; past it, the one used l
 HEADERS_CACHED_MAX: Final = 4_096  # decoded headers remembered; all are forgotten past it
 MEMORY_MESSAGES_MAX: Final = 100_000  # push and online messages held by one topic; busy
 MEMORY_BYTES_MAX: Final = (
-    256 << 20  # large payloads of those; copies for whom has no credit are dropped, then busy
+    256 << 20  # large payloads of those; copies that wait for credit are dropped, then busy
 )
 ONLINE_COPIES_MAX: Final = 65_536  # online copies waiting for one receiver; the oldest is dropped
 PARKED_KEYS_MAX: Final = 4_096  # deliveries set aside behind a held ordering key; then all wait
