@@ -74,12 +74,13 @@ class Endings(TopicState):
         self.totals["processed"] += count
         self.head_dirty = True
 
-    def end_run(self, receiver: Receiver, sequences: tuple[int, ...]) -> int:
+    def end_run(self, receiver: Receiver, sequences: tuple[int, ...], now_ms: int) -> int:
         """Ends what is out of runs and is processed; it stops at the first that is not."""
         if self.box.value.history != "none":
             return 0
         plain = self.pool.plain
         ended: dict[Page, int] = {}
+        told: list[tuple[bytes, int]] = []  # whom, of which of his messages
         count = 0
         for sequence in sequences:
             page = plain.get(sequence)
@@ -87,6 +88,8 @@ class Endings(TopicState):
                 break
             del plain[sequence]
             ended[page] = ended.get(page, 0) + 1
+            if page.producer is not None:
+                told.append((page.producer, page.told_first + sequence - page.first))
             count += 1
         if not count:
             return 0
@@ -98,6 +101,9 @@ class Endings(TopicState):
                 self.pages.close(page)
             assert page.endpoint is not None
             self.credit(page.endpoint, number)
+        if told:
+            self.asked -= len(told)
+            self.resolve_all(told, {receiver.name: _NAMES[Status.PROCESSED]}, now_ms)
         return count
 
     def release(self, delivery: Delivery) -> None:
@@ -486,6 +492,17 @@ class Endings(TopicState):
         self.sweep_by(now_ms)
         node = self.producers.node_of(producer)
         self.effects.append(Resolved(node, producer, message.number, verdict, statuses))
+
+    def resolve_all(
+        self, told: list[tuple[bytes, int]], statuses: dict[str, str], now_ms: int
+    ) -> None:
+        """What ``resolve`` comes to for messages that ended well, and alike."""
+        self.outcomes.file_all(told, OK, statuses, now_ms)
+        self.sweep_by(now_ms)
+        nodes = {producer: self.producers.node_of(producer) for producer, _ in told}
+        self.effects += [
+            Resolved(nodes[producer], producer, number, OK, statuses) for producer, number in told
+        ]
 
     def drop_producer_row(self, message: Message) -> None:
         """The verdict is given and the message lives on: a restart must not give it again."""

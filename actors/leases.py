@@ -25,8 +25,8 @@ class Page:
     """Deliveries that went out together."""
 
     __slots__ = ("accepted_ms", "deadline_ms", "deliveries", "endpoint", "expires_ms", "extended",
-                 "first", "left", "messages", "number", "receiver", "started_ms", "status",
-                 "stored", "wants_row")  # fmt: skip
+                 "first", "left", "messages", "number", "producer", "receiver", "started_ms",
+                 "status", "stored", "told_first", "wants_row")  # fmt: skip
 
     def __init__(self, number: int, receiver: Receiver, status: Status, now_ms: int) -> None:
         self.number = number
@@ -42,6 +42,8 @@ class Page:
         self.endpoint: Endpoint | None = None
         self.accepted_ms = 0
         self.expires_ms = 0
+        self.producer: bytes | None = None  # who is told how each of them ended
+        self.told_first = 0  # the producer's number of the first
         self.extended = False  # its deadline was asked for, and no setting moves it
         self.stored = False
         self.wants_row = False
@@ -88,6 +90,8 @@ class Pages:
         page.left = len(messages)
         page.accepted_ms = run.accepted_ms
         page.expires_ms = run.expires_ms
+        page.producer = run.producer
+        page.told_first = run.number - (run.first - first)
         self.out += page.left
         return page
 

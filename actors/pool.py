@@ -36,6 +36,7 @@ from asterism.storage.keys import (
     number_at_end,
 )
 from asterism.storage.records import (
+    HAS_PRODUCER,
     NATURAL,
     PLACED,
     PLAIN_BEGIN,
@@ -290,6 +291,8 @@ class Pool:
             kind, window = (MEMORY_KIND, lane.memory) if run.in_memory else (POOL_KIND, lane.window)
             for sequence, incoming in enumerate(run.messages[run.taken :], run.first):
                 delivery = self._unrolled(sequence, incoming, run.accepted_ms, run.expires_ms, kind)
+                if run.producer is not None:
+                    _ask_for_receipt(delivery, run.producer, run.number + sequence - run.first)
                 self.live[sequence] = delivery
                 window.push(delivery)
                 if run.in_memory:
@@ -316,6 +319,8 @@ class Pool:
             delivery = self._unrolled(
                 sequence, incoming, page.accepted_ms, page.expires_ms, POOL_KIND
             )
+            if page.producer is not None:
+                _ask_for_receipt(delivery, page.producer, page.told_first + sequence - page.first)
             delivery.waits = False
             delivery.attempts = 1
             delivery.receiver = receiver = page.receiver
@@ -549,6 +554,14 @@ def rank_of_delivery(delivery: Delivery) -> int:
 
 def _rank_of_row(row: tuple[int, int, Record | None]) -> int:
     return row[0]
+
+
+def _ask_for_receipt(delivery: Delivery, producer: bytes, number: int) -> None:
+    """Gives the message of a delivery the publisher who is told how it ended."""
+    message = delivery.message
+    message.producer = producer
+    message.number = number
+    message.flags = HAS_PRODUCER
 
 
 def message_of(sequence: int, record: Record, header: Header, kind: int) -> Message:

@@ -51,7 +51,7 @@ class Publishing(Passing):
         answer_at = len(self.effects)  # ahead of what is resolved at once: first accepted
         fresh: Sequence[Result] | None = None
         if not known and self.is_simple():
-            fresh = self.accept_run(command.messages, now_ms)
+            fresh = self.accept_run(command, now_ms)
         if fresh is None:
             fresh = self.accept_all(command, len(known), now_ms)
         accepted_now = len(fresh) if type(fresh) is range else [*map(type, fresh)].count(int)
@@ -69,13 +69,14 @@ class Publishing(Passing):
         settings = self.box.value
         return not (settings.unique or settings.blocking) and settings.overflow is None
 
-    def accept_run(self, messages: tuple[Incoming, ...], now_ms: int) -> range | None:
+    def accept_run(self, command: Publish, now_ms: int) -> range | None:
         """Accepts messages that are all plain, together; ``None``, with nothing done, if not so.
+        They are plain if they ask for receipts too, all of them.
 
         What ``accept`` and ``store`` come to for each of them, but with no object made: columns
         are looked at whole, which costs a fraction of looking at each.
         """
-        settings = self.box.value
+        settings, messages = self.box.value, command.messages
         expires_ms = now_ms + settings.default_ttl_ms
         columns = _columns(messages)
         if columns is None:
@@ -92,18 +93,26 @@ class Publishing(Passing):
         lanes = self.lanes_of_run(headers)
         if lanes is None:
             return None
+        asking = {self.header_of(encoded).receipt for encoded in set(headers)}
+        producer = command.producer if asking == {True} else None
+        if asking != {False} and producer is None:
+            return None
         count, start = len(messages), self.next_sequence
         sequences = range(start, start + count)
         numbers, keys = self.keys.pool_numbers(sequences)
-        rows = plain_rows(now_ms, expires_ms, numbers, ids, headers, payloads)
+        number = command.first
+        rows = plain_rows(now_ms, expires_ms, numbers, ids, headers, payloads, producer, number)
         self.rows.write_all(dict(zip(keys, rows, strict=True)))
         self.next_sequence += count
         self.pool_held += count
+        self.asked += 0 if producer is None else count
         self.last_expiry_ms = expires_ms
         if self.next_expiry_ms["m"] is None:
             self.next_expiry_ms["m"] = expires_ms
         for (lane, at), until in zip(lanes, (*(at for _, at in lanes[1:]), count), strict=True):
-            self.pool.add_run(Run(start + at, messages[at:until], now_ms, expires_ms), lane)
+            part = messages[at:until]
+            run = Run(start + at, part, now_ms, expires_ms, False, producer, number + at)
+            self.pool.add_run(run, lane)
             self.fed[lane] = None
         return sequences
 

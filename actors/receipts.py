@@ -24,6 +24,16 @@ class Outcomes:
         key = self._keys.outcome(now_ms // BUCKET_MS, producer, number)
         self._rows.put(key, pack(verdict, statuses))
 
+    def file_all(
+        self, told: list[tuple[bytes, int]], verdict: str, statuses: dict[str, str], now_ms: int
+    ) -> None:
+        """Files one outcome for many messages, each by its producer and number."""
+        key_of, bucket = self._keys.outcome, now_ms // BUCKET_MS
+        row = pack(verdict, statuses)
+        self._rows.write_all(
+            dict.fromkeys([key_of(bucket, producer, number) for producer, number in told], row)
+        )
+
     def find(
         self, producer: bytes, number: int, ttl_ms: int, now_ms: int
     ) -> tuple[str, dict[str, str]] | None:

@@ -1,16 +1,18 @@
 """Runs: plain messages that are handled by the batch. Plain data; no decisions.
 
-Most messages are alike: with no wish of their own, on a topic with no rule for them. Such messages
-that were accepted together stay together: they wait as one *run*, go out as a part of one, and end
-by their number alone, with no object for each. Whatever does something else with one of them first
-*unrolls* it into a message and a delivery like any other, and from then on it is one. So a run is a
-shorter way to write down the same state, and only accepting, sending, finishing and reading back
-from disk know it.
+Most messages are alike: with no wish of their own but for a receipt, on a topic with no rule for
+them. Such messages that were accepted together stay together: they wait as one *run*, go out as a
+part of one, and end by their number alone, with no object for each. Whatever does something else
+with one of them first *unrolls* it into a message and a delivery like any other, and from then on
+it is one. So a run is a shorter way to write down the same state, and only accepting, sending,
+finishing and reading back from disk know it; of those whose publisher asked for receipts, what
+comes from disk is no run.
 
 A lane of the pool has runs of durable and of push messages, a receiver has runs of online copies
 that wait for its credit; receivers who wait for the same share the messages.
 
-I1 A run's messages are natural, were never sent, and have consecutive sequences.
+I1 A run's messages are natural, were never sent, and have consecutive sequences; all of them are
+   of one producer who asked for receipts, with consecutive numbers, or none is.
 I2 In a lane, and of a receiver's copies, everything that waits outside the runs has a lower rank
    than the first run.
 """
@@ -21,7 +23,8 @@ from asterism.commands import Incoming
 class Run:
     """Messages that wait together."""
 
-    __slots__ = ("accepted_ms", "expires_ms", "first", "in_memory", "messages", "taken")
+    __slots__ = ("accepted_ms", "expires_ms", "first", "in_memory", "messages", "number",
+                 "producer", "taken")  # fmt: skip
 
     def __init__(
         self,
@@ -30,6 +33,8 @@ class Run:
         accepted_ms: int,
         expires_ms: int,
         in_memory: bool = False,
+        producer: bytes | None = None,
+        number: int = 0,
     ) -> None:
         self.first = first  # the sequence of the first that was not taken
         self.messages = messages
@@ -37,6 +42,8 @@ class Run:
         self.accepted_ms = accepted_ms
         self.expires_ms = expires_ms
         self.in_memory = in_memory  # push or online, over once they are sent; else durable
+        self.producer = producer  # who has asked for receipts, if somebody has
+        self.number = number  # of its messages, the first that was not taken
 
     def __len__(self) -> int:
         return len(self.messages) - self.taken
@@ -51,3 +58,4 @@ class Run:
         """So many from the front are gone."""
         self.taken += count
         self.first += count
+        self.number += count

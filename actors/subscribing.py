@@ -345,7 +345,7 @@ class Subscribing(Publishing):
         start = 0
         if command.status is Status.PROCESSED:
             if self.pool.plain:
-                start = self.end_run(receiver, sequences)
+                start = self.end_run(receiver, sequences, now_ms)
             if start < len(sequences):
                 start += self.end_plainly(receiver, sequences[start:] if start else sequences)
         if start < len(sequences) and (

@@ -60,6 +60,7 @@ class _Fields(NamedTuple):
     encoded: bytes  # what travels and is stored
     is_plain: bool  # durable, for one receiver, with no other wish: what most messages are
     passes: bool  # push or online, done once it is sent, with no other wish
+    goes_in_runs: bool  # plain but for a receipt, and somebody has to finish it
 
 
 _TRAVEL: Final = 10  # fields that travel; what follows them is derived
@@ -109,11 +110,6 @@ class Header(_Fields):
     def __getnewargs__(self) -> Any:
         return tuple(self)[:_TRAVEL]
 
-    @property
-    def goes_in_runs(self) -> bool:
-        """Is it of a plain message that somebody has to finish?"""
-        return self.is_plain and self.expect is not Status.SENT
-
     def with_attributes(self, attributes: dict[str, str]) -> "Header":
         """The same header with other attributes."""
         rest: dict[str, Any] = {name: getattr(self, name) for name in self._fields[4:_TRAVEL]}
@@ -152,9 +148,9 @@ def _encode(fields: tuple[Any, ...]) -> bytes:
     return packed
 
 
-def _check(fields: tuple[Any, ...]) -> tuple[bool, bool]:
+def _check(fields: tuple[Any, ...]) -> tuple[bool, bool, bool]:
     """Refuses fields that are wrong; of right ones, says whether they are of a message that is
-    plain, and of one that passes."""
+    plain, of one that passes, and of one that goes in runs."""
     mode, expect, subjects, attributes, max_receivers, *wishes, receipt = fields
     checks.tuple_of("subjects", subjects, limits.SUBJECTS_MAX, "bad_subject")
     if type(subjects) is not tuple:
@@ -171,9 +167,10 @@ def _check(fields: tuple[Any, ...]) -> tuple[bool, bool]:
             raise PeerError("bad_request", "max_receivers is for durable messages alone")
     if wishes == [None, None, None, None]:
         passes = mode is not Mode.DURABLE and expect is Status.SENT and not receipt
-        return max_receivers == 1 and not receipt, passes
+        for_one = max_receivers == 1
+        return for_one and not receipt, passes, for_one and expect is not Status.SENT
     _check_wishes(mode, max_receivers, *wishes)
-    return False, False
+    return False, False, False
 
 
 def _check_wishes(

@@ -24,6 +24,7 @@ than one place have a name and a decoder here.
 
 import struct
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -128,14 +129,22 @@ def plain_rows(
     ids: tuple[bytes, ...],
     headers: tuple[bytes, ...],
     payloads: tuple[bytes, ...],
+    producer: bytes | None = None,
+    first: int = 0,
 ) -> list[bytes]:
     """The rows of natural messages that were never sent, by the column; ``numbers`` are their
-    sequences. Most of them share a header."""
+    sequences. Most of them share a header. With a producer, they are its messages from number
+    ``first`` on, and it has asked for receipts."""
     join = b"".join
+    flags = 0 if producer is None else HAS_PRODUCER
     begins = {
-        size: _BEGIN.pack(NATURAL, 0, 0, accepted_ms, expires_ms, 0, size, PRIORITY_NONE)
+        size: _BEGIN.pack(NATURAL, flags, 0, accepted_ms, expires_ms, 0, size, PRIORITY_NONE)
         for size in set(map(len, headers))
     }
+    if producer is not None:
+        # What tells the publisher stands between a message's sequence and its id.
+        asked = count(first)
+        ids = tuple([_PRODUCER.pack(producer, next(asked)) + message_id for message_id in ids])
     if headers.count(headers[0]) == len(headers):
         header, begin = headers[0], begins[len(headers[0])]
         return [

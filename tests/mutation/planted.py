@@ -30,6 +30,62 @@ class Planted(NamedTuple):
 
 PLANTED: tuple[Planted, ...] = (
     Planted(
+        "each message of a run has the receipt of its own number",
+        "actors/leases.py",
+        "        page.told_first = run.number - (run.first - first)\n",
+        "        page.told_first = run.number\n",
+        RECEIPTS,
+    ),
+    Planted(
+        "a run that is sent in parts keeps its numbers",
+        "actors/runs.py",
+        "        self.number += count\n",
+        "",
+        RECEIPTS,
+    ),
+    Planted(
+        "the parts of a batch in several runs keep their numbers",
+        "actors/publishing.py",
+        "False, producer, number + at)",
+        "False, producer, number)",
+        RECEIPTS,
+    ),
+    Planted(
+        "a publisher who asked is told how a message of a run ended",
+        "actors/endings.py",
+        "        if told:\n",
+        "        if False:\n",
+        RECEIPTS,
+    ),
+    Planted(
+        "those who wait in a run and asked for receipts are remembered one by one",
+        "actors/pool.py",
+        "                if run.producer is not None:\n",
+        "                if False:\n",
+        RECEIPTS,
+    ),
+    Planted(
+        "those who are out of a run and asked for receipts are remembered one by one",
+        "actors/pool.py",
+        "            if page.producer is not None:\n",
+        "            if False:\n",
+        RECEIPTS,
+    ),
+    Planted(
+        "who asked for a receipt of a message in a run is known after a restart",
+        "actors/publishing.py",
+        "headers, payloads, producer, number)\n",
+        "headers, payloads)\n",
+        RECEIPTS,
+    ),
+    Planted(
+        "messages of a run whose publisher asked are counted until they end",
+        "actors/endings.py",
+        "            self.asked -= len(told)\n",
+        "            pass\n",
+        RECEIPTS,
+    ),
+    Planted(
         "a large delivery that is over gives its bytes back",
         "actors/endings.py",
         "            self.lighten(endpoint, delivery.size)\n",

@@ -23,12 +23,18 @@ SEATS: list[dict[str, Any]] = [{"name": "anna"}, {"group": "crew"}, {"group": "c
 SUBJECTS = ["a/1", "a/2", "b/1"]
 INTERESTS = [("**",), ("a/*",), ("a/1", "b/*")]
 KINDS: list[dict[str, Any]] = [{}, {}, {}, {}, {"expect": "received"}, {"priority": 1}]
+KINDS += [{"receipt": True}, {"receipt": True}, {"receipt": True, "expect": "received"}]
 KINDS += [{"mode": "online", "expect": "sent"}, {"mode": "push", "expect": "sent"}]
 KINDS += [{"expect": "sent"}, {"max_receivers": None}, {"mode": "online"}, {"ordering_key": "k"}]
 
 PASSING: list[dict[str, Any]] = [{"mode": "online", "expect": "sent"}] * 3
 PASSING += [{"mode": "push", "expect": "sent"}] * 3
 PASSING += [{}, {"mode": "online"}, {"mode": "push"}, {"max_receivers": None}]
+
+
+# Beside those without, since a topic may have both.
+ASKING: list[dict[str, Any]] = [{"receipt": True}] * 3
+ASKING += [{"receipt": True, "expect": "received"}, {}, {"receipt": True, "priority": 1}]
 
 
 class RunsMachine(RuleBasedStateMachine):
@@ -167,6 +173,14 @@ class PassingMachine(RunsMachine):
                 self.both(lambda b, s=subject, k=kind: b.publish_many([b"first"], s, **k))
 
 
+class AskingMachine(RunsMachine):
+    """The same where publishers ask for receipts."""
+
+    kinds = ASKING
+
+
+AskingMachine.TestCase.settings = settings(stateful_step_count=30)
+TestAsking = AskingMachine.TestCase
 RunsMachine.TestCase.settings = settings(stateful_step_count=30)
 TestRuns = RunsMachine.TestCase
 PassingMachine.TestCase.settings = settings(stateful_step_count=30)

@@ -622,3 +622,110 @@ def test_a_receipt_without_a_producer_is_refused() -> None:
     assert isinstance(answer, Accepted)
     (refusal,) = answer.results
     assert isinstance(refusal, Refusal) and refusal.code == "bad_request"
+
+
+# --- many at once -------------------------------------------------------------------------------
+
+OK_BY_A: Outcome = ("ok", {"a": "processed"})
+NUMBERS = range(1, 11)
+
+
+def publish_ten(broker: CoreBroker) -> list[int]:
+    """Publishes ten messages at once that ask for receipts; their sequences."""
+    payloads = [b"%d" % number for number in NUMBERS]
+    return [result for result in broker.publish_many(payloads, receipt=True) if type(result) is int]
+
+
+def told(broker: CoreBroker) -> dict[int, Outcome | None]:
+    return {number: outcome(broker, number) for number in broker.receipts}
+
+
+@across_restarts
+def test_each_message_of_a_batch_has_its_own_receipt(restarts: bool) -> None:
+    broker = CoreBroker()
+    broker.subscribe(A, name="a", credit=6)
+    sequences = publish_ten(broker)
+    come_back(broker, restarts, a=A)
+    broker.take(A)
+    broker.processed(*sequences[2:5], node=A)
+    assert told(broker) == dict.fromkeys([3, 4, 5], OK_BY_A)
+    broker.processed(sequences[0], node=A)
+    broker.take(A)
+    broker.processed(sequences[1], *sequences[5:], node=A)
+    assert told(broker) == dict.fromkeys(NUMBERS, OK_BY_A)
+    assert broker.await_receipts(*NUMBERS) == dict.fromkeys(NUMBERS, OK_BY_A)
+    assert broker.actor.asked == 0
+
+
+@across_restarts
+def test_a_batch_that_fails_in_part_and_expires_in_part_tells_each(restarts: bool) -> None:
+    broker = CoreBroker(default_ttl_ms=1_000)
+    broker.subscribe(A, name="a", credit=4)
+    sequences = publish_ten(broker)
+    come_back(broker, restarts, a=A)
+    broker.failed(sequences[1], node=A)
+    broker.processed(sequences[0], node=A)
+    assert told(broker) == {1: OK_BY_A, 2: ("failed", {"a": "failed"})}
+    broker.detach(A)
+    broker.advance(2_000)
+    expired: Outcome = ("expired", {})
+    first_two: dict[int, Outcome] = {1: OK_BY_A, 2: ("failed", {"a": "failed"})}
+    assert told(broker) == first_two | dict.fromkeys(range(3, 11), expired)
+    assert broker.actor.asked == 0
+
+
+def test_a_batch_for_several_receivers_tells_of_each_message_who_had_it() -> None:
+    broker = CoreBroker()
+    broker.subscribe(A, "a/**", name="a")
+    broker.subscribe(B, "b/**", name="b")
+    subjects = ["a/1", "a/2", "b/1", "a/1", "b/1", "b/2"]
+    for _ in range(2):  # headers that are new, and that are known
+        messages = tuple(
+            (bytes(15) + bytes([at]), header(subject, receipt=True).encoded, subject.encode())
+            for at, subject in enumerate(subjects)
+        )
+        first = broker.last_number() + 1
+        command = ask.Publish(A, broker.request(), messages, PRODUCER, first)
+        broker._numbers[PRODUCER] += len(messages)
+        broker.do(command)
+        for node in (A, B):
+            broker.processed(*(item.sequence for item in broker.take(node)), node=node)
+        assert {number: outcome(broker, number) for number in range(first, first + 6)} == {
+            first + at: ("ok", {subject[0]: "processed"}) for at, subject in enumerate(subjects)
+        }
+
+
+def test_of_a_batch_those_are_told_who_asked() -> None:
+    broker = CoreBroker()
+    broker.subscribe(A, name="a")
+    for _ in range(2):
+        messages = tuple(
+            (bytes(15) + bytes([at]), header(receipt=bool(at % 2)).encoded, b"x") for at in range(4)
+        )
+        first = broker.last_number() + 1
+        broker._numbers[PRODUCER] += 4
+        broker.do(ask.Publish(A, broker.request(), messages, PRODUCER, first))
+        broker.processed(*(item.sequence for item in broker.take(A)), node=A)
+        assert outcome(broker, first) is outcome(broker, first + 2) is None
+        assert outcome(broker, first + 1) == outcome(broker, first + 3) == OK_BY_A
+    assert broker.actor.asked == 0
+
+
+def test_a_batch_that_is_more_than_a_window_has_all_its_receipts(small_limits: None) -> None:
+    broker = CoreBroker()
+    broker.subscribe(A, name="a", credit=3)
+    publish_ten(broker)
+    publish_ten(broker)
+    while taken := [item.sequence for item in broker.take(A)]:
+        broker.processed(*taken, node=A)
+        broker.tick()
+    assert told(broker) == dict.fromkeys(range(1, 21), OK_BY_A)
+    assert broker.actor.asked == 0
+
+
+def test_a_batch_that_is_cleared_is_dropped_for_each() -> None:
+    broker = CoreBroker()
+    broker.subscribe(A, name="a", credit=4)
+    publish_ten(broker)
+    broker.clear()
+    assert told(broker) == dict.fromkeys(NUMBERS, ("dropped", {}))
