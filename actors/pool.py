@@ -41,10 +41,12 @@ from asterism.storage.records import (
     PLACED,
     PLAIN_BEGIN,
     PLAIN_HEADER,
-    PLAIN_ID,
+    PRODUCER_BYTES,
+    PlainBegin,
     Record,
     decode_record,
     read_plain_begin,
+    read_plain_producer,
 )
 
 if TYPE_CHECKING:
@@ -605,9 +607,9 @@ class _RunReader:
         fields = read_plain_begin(begin)
         if fields is None:
             return 0 if begin[0] == NATURAL else len(rows)
-        accepted_ms, expires_ms, size = fields
-        body = PLAIN_HEADER + size
-        headers = [row[PLAIN_HEADER:body] for _, row in rows]
+        head = PLAIN_HEADER + (PRODUCER_BYTES if fields.asks else 0)
+        body = head + fields.header_size
+        headers = [row[head:body] for _, row in rows]
         at = 0
         for encoded, alike in groupby(headers):
             end = at + len(list(alike))
@@ -619,21 +621,48 @@ class _RunReader:
                     part = rows[at : at + last - first + 1]
                     if not self._may_take(range(first, last + 1), part, body):
                         return at
-                    messages = tuple(
-                        [(row[PLAIN_ID:PLAIN_HEADER], encoded, row[body:]) for _, row in part]
-                    )
-                    self.runs.append(Run(first, messages, accepted_ms, expires_ms))
+                    self._keep(part, encoded, body, fields)
                     at += len(part)
             elif self._all_ours:
                 return at
             at = end
         return at
 
+    def _keep(
+        self, rows: list[tuple[bytes, bytes]], encoded: bytes, body: int, fields: PlainBegin
+    ) -> None:
+        """Makes runs of rows that share a header and have nothing missing between."""
+        until = body - len(encoded)
+        begin = until - limits.MESSAGE_ID_BYTES
+        times = fields.accepted_ms, fields.expires_ms
+        for producer, number, some in _by_producer(rows, fields.asks):
+            messages = tuple([(row[begin:until], encoded, row[body:]) for _, row in some])
+            first = number_at_end(some[0][0])
+            self.runs.append(Run(first, messages, *times, False, producer, number))
+
     def _may_take(self, sequences: range, rows: list[tuple[bytes, bytes]], body: int) -> bool:
         longest = max([len(row) for _, row in rows])
         return longest - body <= limits.WINDOW_RECORD_BYTES_MAX and self._pool.may_go_in_runs(
             sequences
         )
+
+
+def _by_producer(
+    rows: list[tuple[bytes, bytes]], asks: bool
+) -> Iterator[tuple[bytes | None, int, list[tuple[bytes, bytes]]]]:
+    """Rows with nothing missing between, put apart by who asked for their receipts, with his number
+    of the first: those of a part have consecutive numbers."""
+    if not asks:
+        yield None, 0, rows
+        return
+
+    def asked(entry: tuple[bytes, bytes]) -> tuple[bytes, int]:
+        producer, number = read_plain_producer(entry[1])
+        return producer, number - number_at_end(entry[0])
+
+    for (producer, ahead), alike in groupby(rows, asked):
+        some = list(alike)
+        yield producer, number_at_end(some[0][0]) + ahead, some
 
 
 def _stretches(rows: list[tuple[bytes, bytes]], at: int, end: int) -> Iterator[tuple[int, int]]:

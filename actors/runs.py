@@ -5,8 +5,7 @@ them. Such messages that were accepted together stay together: they wait as one 
 part of one, and end by their number alone, with no object for each. Whatever does something else
 with one of them first *unrolls* it into a message and a delivery like any other, and from then on
 it is one. So a run is a shorter way to write down the same state, and only accepting, sending,
-finishing and reading back from disk know it; of those whose publisher asked for receipts, what
-comes from disk is no run.
+finishing and reading back from disk know it.
 
 A lane of the pool has runs of durable and of push messages, a receiver has runs of online copies
 that wait for its credit; receivers who wait for the same share the messages.

@@ -157,13 +157,29 @@ def plain_rows(
     ]
 
 
-def read_plain_begin(begin: bytes) -> tuple[int, int, int] | None:
-    """When such messages were accepted, when they expire, and the size of their header; ``None``
-    for the beginning of another row."""
+class PlainBegin(NamedTuple):
+    """What the rows of such messages have in common."""
+
+    accepted_ms: int
+    expires_ms: int
+    header_size: int
+    asks: bool  # for receipts, so that the producer and its number stand before the id
+
+
+def read_plain_begin(begin: bytes) -> PlainBegin | None:
+    """What such rows begin with; ``None`` for the beginning of another row."""
     state, flags, attempts, accepted_ms, expires_ms, holder, size, priority = _BEGIN.unpack(begin)
-    if (state, flags, attempts, holder, priority) != (NATURAL, 0, 0, 0, PRIORITY_NONE):
+    if (state, attempts, holder, priority) != (NATURAL, 0, 0, PRIORITY_NONE):
         return None
-    return accepted_ms, expires_ms, size
+    if flags not in (0, HAS_PRODUCER):
+        return None
+    return PlainBegin(accepted_ms, expires_ms, size, flags == HAS_PRODUCER)
+
+
+def read_plain_producer(row: bytes) -> tuple[bytes, int]:
+    """Who asked for the receipt of such a message, and which of its messages it is."""
+    producer, number = _PRODUCER.unpack_from(row, PLAIN_ID)
+    return producer, number
 
 
 def decode_record(row: bytes) -> Record:

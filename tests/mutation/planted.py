@@ -30,6 +30,13 @@ class Planted(NamedTuple):
 
 PLANTED: tuple[Planted, ...] = (
     Planted(
+        "what comes back from disk has the receipts of its own numbers",
+        "actors/pool.py",
+        "        return producer, number - number_at_end(entry[0])\n",
+        "        return producer, 0\n",
+        RECEIPTS,
+    ),
+    Planted(
         "each message of a run has the receipt of its own number",
         "actors/leases.py",
         "        page.told_first = run.number - (run.first - first)\n",

@@ -723,6 +723,29 @@ def test_a_batch_that_is_more_than_a_window_has_all_its_receipts(small_limits: N
     assert broker.actor.asked == 0
 
 
+def test_a_backlog_of_several_producers_has_all_its_receipts_after_a_restart() -> None:
+    broker = CoreBroker()
+    producers = [PRODUCER, OTHER, PRODUCER, PRODUCER, OTHER]
+    sequences: dict[int, tuple[bytes, int]] = {}
+    for producer in producers:
+        (first, *_) = broker.publish_many([b"x"] * 3, receipt=True, producer=producer)
+        assert type(first) is int
+        last = broker.last_number(producer)
+        sequences |= {first + at: (producer, last - 2 + at) for at in range(3)}
+    broker.publish_many([b"y"] * 3)
+    broker.restart()
+    broker.subscribe(A, name="a", credit=0)
+    broker.publish(b"z")
+    broker.grant(100, A)
+    assert broker.actor.pool.plain, "it is read by the batch"
+    for item in broker.take(A):
+        broker.processed(item.sequence, node=A)
+        resolved = [effect for effect in broker.effects if isinstance(effect, Resolved)]
+        expected = [sequences[item.sequence]] if item.sequence in sequences else []
+        assert [(effect.producer, effect.number) for effect in resolved] == expected
+    assert (len(broker.resolved), broker.actor.asked) == (15, 0)
+
+
 def test_a_batch_that_is_cleared_is_dropped_for_each() -> None:
     broker = CoreBroker()
     broker.subscribe(A, name="a", credit=4)
