@@ -284,6 +284,13 @@ def durable_1(bench: Bench) -> None:
     _durable(bench, "durable-1", 1, 4)
 
 
+def receipts(bench: Bench) -> None:
+    """Durable in batches of 100, the publisher told how each message ended."""
+    plan = Plan([], bench.options.messages, BATCH, {**QUEUE, "receipt": True})
+    what = f"asterism, durable, processed, with receipts, batches of {BATCH}"
+    bench.compare("receipts", _queue(bench, "receipts", what, plan, "bench", bench.options.credit))
+
+
 def latency(bench: Bench) -> None:
     """One message in flight: publish to accepted, and to delivered."""
     case, topic = "latency", bench.topic("latency")
@@ -590,6 +597,7 @@ CASES: Final[dict[str, Callable[[Bench], object]]] = {
     "durable": durable,
     "durable-10": durable_10,
     "durable-1": durable_1,
+    "receipts": receipts,
     "latency": latency,
     "push": push,
     "online": online,
