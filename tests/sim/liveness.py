@@ -34,5 +34,7 @@ def is_stuck(topic: Checking, message: Message, receiver: Receiver) -> bool:
         return False
     if message.state is State.KEPT:
         wanted = receiver.wanted_since(message.stamp, message.header.subjects)
-        return fate is not None and all(wanted)
+        # One that was renewed may have to wait for a place, as those before its time was over.
+        has_place = message.kind.single or topic.has_place(message)
+        return fate is not None and all(wanted) and has_place
     return topic.is_owed(message, receiver)
