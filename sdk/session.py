@@ -86,7 +86,7 @@ _DOWN, _GREETING, _READY, _LEAVING, _OVER = "down", "greeting", "ready", "leavin
 class Asked:
     """A request of the client."""
 
-    __slots__ = ("body", "endpoint", "failures", "number", "place", "topic", "verb")
+    __slots__ = ("body", "endpoint", "failures", "is_cancelled", "number", "place", "topic", "verb")
 
     def __init__(self, number: int, verb: int, topic: bytes, fields: object) -> None:
         self.number = number
@@ -98,6 +98,7 @@ class Asked:
         self.endpoint: int | None = fields[0] if of_endpoint else None  # type: ignore[index]
         self.failures = 0
         self.place = 0  # among what has gone through the front-end; 0: it went by a lane
+        self.is_cancelled = False  # its answer still counts, but it is not sent again
 
     def part(self) -> bytes:
         return pack_part(self.verb, self.number, self.topic, self.body)
@@ -348,6 +349,11 @@ class Session:
         self.check_frame(len(asked.body))
         self._table[number] = asked
         self._asked += 1
+        if verb == Verb.CANCEL_WAIT and isinstance(fields, tuple):
+            # Sent again, each at its own time, what it cancels could come behind it and stay.
+            cancelled = self._table.get(fields[0])
+            if isinstance(cancelled, Asked):
+                cancelled.is_cancelled = True
         if self._state == _READY:
             # What was reported or published before it goes before it.
             self._flush_producers(self._ticked_ms)
@@ -382,6 +388,8 @@ class Session:
                 self._post(Verb.AWAIT_RECEIPTS, number, identity.topic, body)
 
     def _send_asked(self, asked: Asked) -> None:
+        if asked.is_cancelled:
+            return
         out = self._ways.of(asked.topic)
         out.append(asked.part())
         asked.place = self._ways.front_count if out is self._ways.front else 0

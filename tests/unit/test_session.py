@@ -698,6 +698,22 @@ def test_what_has_no_answer_yet_is_sent_again_to_the_worker_of_its_name_alone(
     assert sent_again(client, OWN) == [(Verb.DRAFT, MINE), (Verb.DRAFT, OTHER)]
 
 
+def test_an_order_that_was_cancelled_is_not_asked_again_behind_that(client: Client) -> None:
+    """Both are refused while the worker is away, and each is tried again at its own time."""
+    order = client.session.request(Verb.ORDER, MINE.encode(), (None,))
+    cancel = client.session.request(Verb.CANCEL_WAIT, MINE.encode(), (order,))
+    assert verbs(client.flush()) == [Verb.ORDER, Verb.CANCEL_WAIT]
+    for number in (order, cancel):
+        client.told(Verb.REFUSE, ["busy", "", 10], request=number, topic=MINE, worker=0)
+    client.now_ms += 100
+    client.session.tick(client.now_ms)
+    assert verbs(client.flush()) == [Verb.CANCEL_WAIT]
+    assert sent_again(client, 0) == [(Verb.CANCEL_WAIT, MINE)]
+    assert verbs(client.reconnect()) == [Verb.CANCEL_WAIT]
+    (replied,) = client.told(Verb.REPLY, {"sequence": 7}, request=order, topic=MINE, worker=0)
+    assert replied == happened.Replied(order, {"sequence": 7}), "what it brought is given back"
+
+
 def test_a_restarted_worker_gets_its_subscriptions_again(client: Client) -> None:
     held = client.subscribe(credit=10)
     client.told(Verb.RESTARTED, None, worker=0)
