@@ -30,6 +30,7 @@ from rocksdict import (
     ReadOptions,
 )
 
+from asterism.storage.journal import JOURNAL_NAME
 from asterism.storage.keys import STORE_FORMAT
 from asterism.storage.store import FORMAT_VERSION, MARK_NAME, StoreError, read_format
 
@@ -37,8 +38,8 @@ _CACHE_BYTES: Final = 8 << 20  # a scan reads each block once
 _OPEN_FILES_MAX: Final = 256
 _READ_AHEAD_BYTES: Final = 1 << 20
 _VIEW_PREFIX: Final = "asterism-view-"
-# What whoever opens a folder writes there, and the mark, which is the owner's.
-_NOT_VIEWED: Final = (".", "LOCK", "LOG", "rocksdict-config.json", MARK_NAME)
+# What whoever opens a folder writes there; and the mark and the journal, which are the owner's.
+_NOT_VIEWED: Final = (".", "LOCK", "LOG", "rocksdict-config.json", MARK_NAME, JOURNAL_NAME)
 
 
 class ReadOnlyStore:

@@ -5,8 +5,9 @@ own, and it never repairs anything: a store that cannot be trusted is refused wi
 and its rows and its log are left as they were found.
 
 I1  What ``get`` and ``scan`` see is what is written plus this turn's own pending writes.
-I2  Pending writes reach RocksDB in one batch (``write``): all of them, or none.
-I3  After ``sync`` returns, everything written before it began survives a power cut.
+I2  Pending writes reach RocksDB in one batch (``write``): all of them, or none. They may have been
+    *staged* before, in the journal, which is as safe; nothing else is put in between.
+I3  After ``sync`` returns, everything written or staged before it began survives a power cut.
 I4  The mark never claims more than I3 has made true, so a store that comes back with less than its
     mark has lost synced writes, and only such a store is refused for it.
 
@@ -14,6 +15,7 @@ The folder:
 
     CURRENT, MANIFEST-*, *.sst, *.log, …    RocksDB's own; *.log is its write-ahead log
     synced                                  the mark, and the lock (see ``SyncedMark``)
+    journal                                 what RocksDB may have lost (see ``journal.py``)
 
 The format row, under ``keys.STORE_FORMAT``, written when the store is made:
 
@@ -24,6 +26,10 @@ without a word, which is right for the torn tail that a crash leaves and wrong f
 Every put, delete and range of a batch counts one on RocksDB's sequence number, and that number
 comes back after any recovery as the count of what was recovered. So the number known to be synced,
 kept outside the log, tells the two apart.
+
+**The journal** is the quick way to sync, where it holds all that was written since the log was
+synced. A batch that is too large for it leaves a gap: the next sync is one of the log, and ends it.
+What is staged there can be confirmed before RocksDB has it.
 
 **Threads.** One thread owns a store. ``sync`` and ``flush_beside`` alone may run in another at the
 same time: they cover what was written before they began.
@@ -59,6 +65,7 @@ from rocksdict import (
     WriteBufferManager,
 )
 
+from asterism.storage.journal import JOURNAL_NAME, Batch, Entry, Journal
 from asterism.storage.keys import STORE_FORMAT
 from asterism.storage.memory import SortedRows
 
@@ -196,6 +203,9 @@ class _Pending(SortedRows):
         self.lows: list[bytes] = []
         self.highs: list[bytes] = []
 
+    def batch(self) -> Batch:
+        return Batch(self.lows, self.highs, self.rows)
+
     def cover(self, low: bytes, high: bytes) -> None:
         """Deletes a range: the rows pending in it are over, rows put into it later are not."""
         self.drop(low, high)
@@ -246,12 +256,21 @@ class Store:
         self._scans: WeakSet[_Rows] = WeakSet()
         self._beside = threading.Lock()  # held while another thread flushes
         _make_folder(self.folder)
+        self._staged = 0  # the number of the last write that is staged; 0: none is
+        self._synced = 0  # the number of the last write that was synced since it is open
+        self._logged = 0  # of those, the last that was synced by RocksDB's log
         self._mark = SyncedMark(self.folder)
+        try:
+            self._journal = _open_journal(self.folder)
+        except BaseException:
+            self._mark.close()
+            raise
         try:
             options = _options(budget or Budget())
             self._inspect(options, accept_loss)
             self._rocksdb = self._open_rocksdb(options, AccessType.read_write())
         except BaseException:
+            self._journal.close()
             self._mark.close()
             raise
         self._closed = False
@@ -336,19 +355,69 @@ class Store:
 
     def discard(self) -> None:
         """Forgets the pending writes."""
+        assert not self._staged, "what is staged may be confirmed"
         self._pending = _Pending()
 
-    def write(self) -> None:
-        """Writes all that is pending in one batch: visible, safe from a kill, not yet durable."""
+    def stage(self) -> bool:
+        """Puts what is pending into the journal, and has the disk begin with it: safe from a kill,
+        and the quickest to ``sync``.
+
+        To give it to RocksDB is left for ``write``, behind the answers. ``False``, with nothing
+        done, if the journal cannot take it: then ``write`` it now.
+        """
         self._check_usable()
-        pending = self._pending
-        if not pending.rows and not pending.lows:
+        assert not self._staged
+        batch = self._pending.batch()
+        last = self._append_to_journal(batch)
+        if last:
+            try:
+                self._journal.begin_sync()
+            except OSError as error:
+                self._fail("writing", error)
+            self._staged = last
+        return bool(last)
+
+    def write(self, journal: bool = False) -> None:
+        """Writes all that is pending in one batch: visible, safe from a kill, not yet durable.
+
+        With ``journal`` it is noted there as well, if that can take it, so that what follows can be
+        staged: for what need not be synced for its own sake.
+        """
+        self._check_usable()
+        batch = self._pending.batch()
+        if not batch.rows and not batch.lows:
             return
+        if journal and not self._staged:
+            self._append_to_journal(batch)
+        self._write_rocksdb(batch)
+        # A scan may still hold the old one, so it is left as it is.
+        self._pending = _Pending()
+        if self._staged:
+            assert self._rocksdb.latest_sequence_number() == self._staged
+            self._staged = 0
+            self._note_synced()
+
+    def _append_to_journal(self, batch: Batch) -> int:
+        """The number of the last write that is in the journal by it; 0 if it cannot take it."""
+        journal = self._journal
+        before = self._rocksdb.latest_sequence_number()
+        if before not in (journal.last, self._logged):
+            return 0  # something before it is neither in the journal nor synced
+        count = len(batch.rows) + len(batch.lows)
+        if not journal.append(before + 1, count, batch):
+            if journal.last > self._logged:
+                return 0
+            journal.begin_round()
+            if not journal.append(before + 1, count, batch):
+                return 0
+        return before + count
+
+    def _write_rocksdb(self, writes: Batch) -> None:
         batch = WriteBatch(raw_mode=True)
-        for low, high in zip(pending.lows, pending.highs, strict=True):
+        for low, high in zip(writes.lows, writes.highs, strict=True):
             batch.delete_range(low, high)
         put, delete = batch.put, batch.delete
-        for key, value in pending.rows.items():
+        for key, value in writes.rows.items():
             if value is None:
                 delete(key)
             else:
@@ -357,12 +426,17 @@ class Store:
             self._rocksdb.write(batch)
         except Exception as error:
             self._fail("writing", error)
-        # A scan may still hold the old one, so it is left as it is.
-        self._pending = _Pending()
 
     def sync(self) -> None:
-        """Makes all that is written durable; costs nothing when it is already."""
+        """Makes all that is written or staged durable; costs nothing when it is already."""
         self._check_usable()
+        if self._staged:
+            try:
+                self._journal.sync()
+            except OSError as error:
+                self._fail("syncing", error)
+            self._synced = self._staged  # the mark follows with ``write``: nobody waits for it
+            return
         # Taken first: what another thread writes during the sync may not be covered by it.
         sequence = self._rocksdb.latest_sequence_number()
         if sequence <= self._mark.sequence:
@@ -370,9 +444,18 @@ class Store:
         try:
             # Unlike a write that syncs, this lets other threads run meanwhile.
             self._rocksdb.flush_wal(True)
-            self._mark.advance(sequence)
         except Exception as error:
             self._fail("syncing", error)
+        self._synced = self._logged = sequence
+        self._note_synced()
+
+    def _note_synced(self) -> None:
+        """Moves the mark to what is synced."""
+        if self._synced > self._mark.sequence:
+            try:
+                self._mark.advance(self._synced)
+            except OSError as error:
+                self._fail("syncing", error)
 
     def commit(self, sync: bool = True) -> None:
         """Writes all that is pending, and by default makes it durable."""
@@ -442,20 +525,24 @@ class Store:
             return
         with self._beside:
             self._closed = True
-        self.discard()
         # An open RocksDB iterator would keep the folder locked.
         for rows in list(self._scans):
             rows.close()
         try:
             if self._failure is None:
+                if self._staged:
+                    self.write()
                 self.sync()
         finally:
+            self._staged = 0  # where it failed: it is in the journal, and comes back
+            self.discard()
             try:
                 self._rocksdb.close()
             except Exception as error:
                 if self._failure is None:
                     self._fail("closing", error)
             finally:
+                self._journal.close()
                 self._mark.close()
                 self._failure = self._failure or f"{self.folder}: it is closed. Open it again."
 
@@ -492,6 +579,8 @@ class Store:
         rocksdb = self._open_rocksdb(options, AccessType.read_only(False))
         try:
             sequence = rocksdb.latest_sequence_number()
+            for entry in self._missed(sequence):
+                sequence = entry.last
             if sequence < mark.sequence and not accept_loss:
                 raise self._lost(sequence)
             self._check_format(rocksdb.get(STORE_FORMAT), rocksdb)
@@ -534,6 +623,7 @@ class Store:
 
     def _begin(self, accept_loss: bool) -> None:
         """Makes or migrates the opened store, and sets its mark if it has none that holds."""
+        self._use_up_journal()
         sequence = self._rocksdb.latest_sequence_number()
         if sequence < self._mark.sequence and not accept_loss:
             raise self._lost(sequence)
@@ -550,6 +640,29 @@ class Store:
         if row is None:
             self._put_format(FORMAT_VERSION)
             self.commit()
+
+    def _use_up_journal(self) -> None:
+        """Puts back what is in the journal alone. Then it is emptied: what is left in it must not
+        seem to follow on another time, when a loss was accepted."""
+        if self._journal.is_empty():
+            return
+        for entry in self._missed(self._rocksdb.latest_sequence_number()):
+            self._write_rocksdb(entry.batch)
+            assert self._rocksdb.latest_sequence_number() == entry.last
+        try:
+            self._rocksdb.flush_wal(True)
+            self._journal.erase()
+        except Exception as error:
+            self._fail("syncing", error)
+        self._logged = self._rocksdb.latest_sequence_number()
+
+    def _missed(self, sequence: int) -> Iterator[Entry]:
+        """What is in the journal behind this write: what RocksDB has lost to a power cut, or was
+        not given before a kill. Where the journal does not follow on, nothing in it helps."""
+        for entry in self._journal.read():
+            if entry.first == sequence + 1:
+                yield entry
+                sequence = entry.last
 
     def _put_format(self, version: int) -> None:
         self.put(STORE_FORMAT, _FORMAT.pack(version, self.number, self.count))
@@ -673,6 +786,17 @@ def _make_folder(folder: Path) -> None:
         raise StoreError(
             f"{folder}: no permission to write. Give this user the folder, or another."
         )
+
+
+def _open_journal(folder: Path) -> Journal:
+    is_new = not (folder / JOURNAL_NAME).exists()
+    try:
+        journal = Journal(folder)
+        if is_new:
+            sync_folder(folder)
+        return journal
+    except OSError as error:
+        raise _unusable(folder, error) from error
 
 
 def sync_folder(folder: Path) -> None:
