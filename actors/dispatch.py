@@ -5,9 +5,6 @@ delivery at a time, so that receivers take turns. It ends when nobody who has cr
 anything that may go now.
 """
 
-from functools import partial
-from itertools import repeat
-
 from asterism import limits
 from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, POOL_KIND, Delivery, Message
 from asterism.actors.endings import EXPIRED, FAILED, OK, status_name
@@ -24,7 +21,6 @@ from asterism.storage.records import ONLY_PARKED, decode_exception, decode_fared
 
 _SENT = Status.SENT  # a member of an enumeration is slow to look up
 _new_tuple = tuple.__new__  # a named tuple's own constructor is slow, and one is made a delivery
-as_delivered = partial(_new_tuple, Delivered)
 
 
 class Dispatch(Retry):
@@ -32,7 +28,7 @@ class Dispatch(Retry):
 
     def pump(self, now_ms: int) -> None:
         """Serves everybody who can be served."""
-        if self.settings.blocking:
+        if self.box.value.blocking:
             self.pump_blocking(now_ms)
         else:
             if self.stalled and not self.is_full():
@@ -70,10 +66,12 @@ class Dispatch(Retry):
 
     def pump_lane(self, lane: Lane, now_ms: int) -> None:
         pool = self.pool
-        while (head := lane.head(pool.frontier)) is not None or self.pump_runs(lane, now_ms):
+        while (head := lane.head(pool.frontier)) is not None or lane.runs:
             if self.is_full():
                 return  # it stays fed
             if head is None:
+                if not self.pump_runs(lane, now_ms):
+                    break
                 continue
             receiver = lane.next_ready(head.holder)
             if receiver is None:
@@ -128,15 +126,14 @@ class Dispatch(Retry):
 
     def pump_runs(self, lane: Lane, now_ms: int) -> bool:
         """Sends what a lane has in runs; was anything done, so that it may be looked at again?"""
-        if not lane.runs:
+        for receiver in lane.ready:
+            if not self.may_send_run(lane, receiver, now_ms):
+                self.pool.unroll(lane)
+                return True
+        ready = lane.next_ready()
+        if ready is None:
             return False
-        if not all(self.may_send_run(lane, receiver, now_ms) for receiver in lane.ready):
-            self.pool.unroll(lane)
-            return True
-        receiver = lane.next_ready()
-        if receiver is None:
-            return False
-        self.send_run(lane, receiver, now_ms)
+        self.send_run(lane, ready, now_ms)
         return True
 
     def may_send_run(self, lane: Lane, receiver: Receiver, now_ms: int) -> bool:
@@ -155,14 +152,12 @@ class Dispatch(Retry):
         """Sends the front of a lane's first run to the endpoint whose turn it is."""
         run, pool = lane.runs[0], self.pool
         endpoint = next(iter(receiver.ready))
-        count = min(endpoint.credit, len(run))
-        sharing = len(receiver.ready) * max(len(lane.ready), 1)
+        left = len(run.messages) - run.taken
+        count = left if left <= endpoint.credit else endpoint.credit
+        sharing = len(receiver.ready) * (len(lane.ready) or 1)
         if sharing > 1:  # by turns, a few at a time: nobody waits for what another has in hand
-            count = min(count, max(len(run) // (8 * sharing), 1))
-        first = run.first
-        messages = run.take(count)
-        if not run:
-            lane.runs.popleft()
+            count = min(count, max(left // (8 * sharing), 1))
+        first, messages = run.first, lane.runs.take(count)
         receiver.spend(endpoint, count)
         sequences = range(first, first + count)
         self.hand(endpoint, sequences, messages)
@@ -172,7 +167,8 @@ class Dispatch(Retry):
             self.count_passed(endpoint, count)
             return
         page = self.pages.add_run(receiver, endpoint, run, first, messages, now_ms)
-        pool.plain.update(dict.fromkeys(sequences, page))
+        for sequence in sequences:
+            pool.plain[sequence] = page
         pull = endpoint.pull
         if pull is not None and pull.remaining > 0:
             # What a pull takes gives no credit back, which each must remember for itself.
@@ -268,10 +264,11 @@ class Dispatch(Retry):
         """What these messages are to an endpoint that is sent them for the first time."""
         if not endpoint.outgoing:
             self.touched.append(endpoint)
-        ids, headers, payloads = zip(*messages, strict=True)
-        columns = zip(sequences, repeat(1), ids, headers, payloads, strict=False)
-        endpoint.outgoing += map(as_delivered, columns)
-        self.handed_bytes += sum(map(len, payloads))
+        outgoing, size = endpoint.outgoing, 0
+        for sequence, (message_id, header, payload) in zip(sequences, messages, strict=True):
+            outgoing.append(_new_tuple(Delivered, (sequence, 1, message_id, header, payload)))
+            size += len(payload)
+        self.handed_bytes += size
 
     def count_passed(self, endpoint: Endpoint, count: int) -> None:
         """So many were sent that are done by it, and come back by a grant; not those of a pull."""

@@ -93,7 +93,7 @@ class Endings(TopicState):
             count += 1
         if not count:
             return 0
-        self.rows.write_all(dict.fromkeys(self.keys.pool_numbers(sequences[:count])[1]))
+        self.rows.write_all(dict.fromkeys(self.keys.pool_keys(sequences[:count])))
         self.count_processed(count)
         for page, number in ended.items():
             page.left -= number
@@ -125,7 +125,7 @@ class Endings(TopicState):
         """Gives an endpoint credit; one that had none is looked at again."""
         receiver = endpoint.receiver
         if (endpoint.node, endpoint.number) in receiver.endpoints:
-            if endpoint.is_laden:
+            if endpoint.bytes_out and endpoint.is_laden:
                 receiver.withhold(endpoint, amount)
                 return
             if receiver.credit == 0:

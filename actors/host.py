@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import zmq
 
@@ -142,6 +142,15 @@ class Hosted:
         self.unsynced = False
 
 
+class Ended(NamedTuple):
+    """What a turn of one store leaves to do once it is durable."""
+
+    hosted: Hosted
+    store: Store
+    forwards: list[tuple[str, Forward]]
+    frames: list[tuple[bytes, bytes]]  # by the session
+
+
 class Child:
     """The process of a dedicated topic; it ends with this one."""
 
@@ -189,6 +198,7 @@ class Worker:
         self._forwards: dict[int, tuple[str, int, int]] = {}
         self._next_forward = 1
         self._session = wire.session_of_worker(number)
+        self._sync_interval_ms = config.sync_interval_ms
         self._epoch = os.urandom(EPOCH_BYTES)
         self._is_known = False  # to the front-end, as the one that it is since it began
         self._frontend_epoch: bytes | None = None
@@ -200,7 +210,8 @@ class Worker:
         self._claims: list[tuple[bytes, int, bytes, bytes]] = []  # node, request, topic, token
         takes_lanes = config.lanes and dedicated is None
         path = socket_folder(config) / wire.LANE_SOCKET.format(number)
-        self._lanes = Lanes(str(path) if takes_lanes else None)
+        has_cores = len(os.sched_getaffinity(0)) > 1
+        self._lanes = Lanes(str(path) if takes_lanes else None, alert=config.alert and has_cores)
 
     def _connect(self) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
@@ -394,12 +405,15 @@ class Worker:
             self._drain()
         self._drain_lanes()
         self._asking.end_turn()
+        ended: list[Ended] = []
         for hosted in self._hosted.values():
             if hosted.shard is None:
                 if self._now_ms >= hosted.retry_ms:
                     self._reopen(hosted)
             elif hosted.unsynced or hosted.shard.has_turn(self._now_ms):
-                self._end_turn(hosted, hosted.shard)
+                self._end_turn(hosted, hosted.shard, ended)
+        for turn in ended:
+            self._confirm(turn)
         while self._moving:
             self._move(self._moving.popitem()[0])
         self._go_on_with_snapshots()
@@ -464,8 +478,11 @@ class Worker:
             else:
                 self._send_frames((session, self._reply_part(node, request, topic, {})))
 
-    def _end_turn(self, hosted: Hosted, shard: HostedShard) -> None:
-        """Lets time pass, stores what the turn decided, and sends what came of it."""
+    def _end_turn(self, hosted: Hosted, shard: HostedShard, ended: list[Ended]) -> None:
+        """Lets time pass, writes what the turn decided, and gets ready what is to be sent.
+
+        All that need not wait for the sync is done ahead of it: meanwhile the disk has begun.
+        """
         store = hosted.store
         assert store is not None
         try:
@@ -474,23 +491,38 @@ class Worker:
                 shard.tick(self._now_ms)
             effects = shard.end_turn()
             if store.pending_count:
-                must_sync = store.has_pending_but(is_passing)
-                store.write()
-                hosted.unsynced |= must_sync
+                hosted.unsynced |= store.has_pending_but(is_passing)
+                always = self._sync_interval_ms is None
+                if not (always and hosted.unsynced and store.stage()):
+                    store.write(journal=always)
+        except StoreError as error:
+            self._fail(hosted, error)
+            return
+        forwards = [(topic, held) for topic, held in effects if isinstance(held, Forward)]
+        if forwards:
+            effects = [held for held in effects if not isinstance(held[1], Forward)]
+        ended.append(Ended(hosted, store, forwards, self._frames_of(effects)))
+
+    def _confirm(self, turn: Ended) -> None:
+        """Makes what a turn wrote durable, and sends what came of it."""
+        hosted, store, forwards, frames = turn
+        try:
             if hosted.unsynced and self._is_sync_due(hosted):
                 store.sync()
                 self._totals["syncs"] += 1
                 hosted.unsynced = False
                 hosted.synced_ms = self._now_ms
+            hosted.asked.clear()
+            for topic, forward in forwards:
+                self._forward(topic, forward)
+            for session, frame in frames:
+                self._post(session, frame)
+            store.write()  # what was staged
         except StoreError as error:
             self._fail(hosted, error)
-            return
-        hosted.asked.clear()
-        if effects:
-            self._perform(effects)
 
     def _is_sync_due(self, hosted: Hosted) -> bool:
-        interval_ms = self._config.sync_interval_ms
+        interval_ms = self._sync_interval_ms
         return interval_ms is None or self._now_ms - hosted.synced_ms >= interval_ms
 
     # --- taking -----------------------------------------------------------------------------
@@ -623,16 +655,13 @@ class Worker:
 
     # --- performing -------------------------------------------------------------------------
 
-    def _perform(self, effects: list[Any]) -> None:
-        if any(type(effect) is Forward for _, effect in effects):
-            for topic, effect in effects:
-                if isinstance(effect, Forward):
-                    self._forward(topic, effect)
-            effects = [held for held in effects if not isinstance(held[1], Forward)]
-        self._send(effects)
-
     def _send(self, effects: list[Any]) -> None:
-        """Sends effects, what is for one session together."""
+        for session, frame in self._frames_of(effects):
+            self._post(session, frame)
+
+    def _frames_of(self, effects: list[Any]) -> list[tuple[bytes, bytes]]:
+        """Effects as they are sent, by the session: what is for one together."""
+        frames: list[tuple[bytes, bytes]] = []
         together: dict[bytes, list[bytes]] = {}
         sizes: dict[bytes, int] = {}
         for node, part in wire.write_effects(effects, self._number):
@@ -645,12 +674,12 @@ class Worker:
             elif len(parts) < wire.TOGETHER_MAX and size <= wire.TOGETHER_BYTES_MAX:
                 parts.append(part)
             else:
-                self._post(session, b"".join(parts))
+                frames.append((session, b"".join(parts)))
                 together[session] = [part]
                 size = len(part)
             sizes[session] = size
-        for session, parts in together.items():
-            self._post(session, b"".join(parts))
+        frames += [(session, b"".join(parts)) for session, parts in together.items()]
+        return frames
 
     def _post(self, session: bytes, frame: bytes) -> None:
         """Sends to a client: by its lane, where it has one."""

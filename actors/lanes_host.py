@@ -10,7 +10,10 @@ I1  A lane is read once its session has claimed it, and not before.
 I2  What a client does not take waits in its lane's outbox. Past a bound, one that takes nothing for
     some seconds is cut; one that reads is not, however much a turn has for it: what may come is
     bounded by the credit that it gave. This process never waits for a client.
-I3  A session whose lane is over is sent nothing, by whatever way, until that is taken note of.
+I3  A worker that is asked one small thing soon after the other stays awake for a moment: to fall
+    asleep, to be woken and to find its memory again takes it longer than to answer. It does not
+    where things come seldom, or are large, and lets everybody else go first who wants its core.
+I4  A session whose lane is over is sent nothing, by whatever way, until that is taken note of.
 """
 
 import contextlib
@@ -34,6 +37,8 @@ OUTBOX_BYTES_MAX: Final = 64 << 20  # waiting for one client; past it, one that 
 STALLED_S: Final = 5.0  # for how long it takes nothing of that
 READY_MAX: Final = 64  # sockets that one turn looks at; the others come first in the next
 READ_BYTES: Final = 128 << 10  # of one lane in one turn
+AWAKE_S: Final = 0.000_2  # for so long a worker waits awake, where the last wait was as short
+SMALL_BYTES: Final = 4_096  # what has come in one turn of a dialogue, at most
 SOCKET_BUFFER_BYTES: Final = 1 << 20  # as far as the system allows
 _IN: Final = select.EPOLLIN
 _IN_OUT: Final = select.EPOLLIN | select.EPOLLOUT
@@ -81,8 +86,11 @@ class Lane:
 class Lanes:
     """The lanes of one worker; and what else it waits for, since it waits for all at once."""
 
-    def __init__(self, path: str | None) -> None:
-        """Listens at a path; without one, there are no lanes."""
+    def __init__(self, path: str | None, alert: bool = False) -> None:
+        """Listens at a path; without one, there are no lanes. ``alert``: it may wait awake."""
+        self._is_alert = alert
+        self._was_short = False  # was the last wait for something small as short?
+        self._taken_bytes = 0  # of lanes since it waited last
         self._epoll = select.epoll()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         if path is not None:
@@ -113,11 +121,32 @@ class Lanes:
 
     def wait(self, timeout_ms: int) -> bool:
         """Waits until there is something to read, or the time is over; is it of what is watched?"""
-        ready = self._ready  # whom the last turn had no time for: they come first
-        fresh = self._epoll.poll(0 if ready else timeout_ms / 1_000, READY_MAX)
-        known = {descriptor for descriptor, _ in ready}
-        ready.extend(event for event in fresh if event[0] not in known)
-        return any(descriptor in self._watched for descriptor, _ in fresh)
+        ready = self._ready
+        if ready or not timeout_ms:
+            fresh = self._epoll.poll(0, READY_MAX)
+        else:
+            fresh = self._wait(timeout_ms / 1_000)
+        self._taken_bytes = 0
+        if ready:  # whom the last turn had no time for: they come first
+            known = {descriptor for descriptor, _ in ready}
+            ready.extend(event for event in fresh if event[0] not in known)
+        else:
+            ready.extend(fresh)
+        return not self._watched.isdisjoint([descriptor for descriptor, _ in fresh])
+
+    def _wait(self, timeout_s: float) -> list[tuple[int, int]]:
+        is_dialogue = self._is_alert and self._taken_bytes <= SMALL_BYTES
+        began = monotonic()
+        if is_dialogue and self._was_short:
+            until = began + AWAKE_S
+            while monotonic() < until:
+                fresh = self._epoll.poll(0, READY_MAX)
+                if fresh:
+                    return fresh
+                os.sched_yield()
+        fresh = self._epoll.poll(timeout_s, READY_MAX)
+        self._was_short = is_dialogue and monotonic() - began < AWAKE_S
+        return fresh
 
     # --- what comes -------------------------------------------------------------------------
 
@@ -149,6 +178,7 @@ class Lanes:
             size = 0
         try:
             if size:
+                self._taken_bytes += size
                 return lane.stream.take(bytes(self._view[:size]))
         except PeerError:
             pass  # nothing behind it can be understood: as if the client had left
@@ -272,6 +302,8 @@ class Lanes:
 
     def take_ended(self) -> list[bytes]:
         """The sessions whose lane has ended by itself since this was asked last."""
+        if not self._ended:
+            return []
         ended, self._ended = self._ended, {}
         return list(ended)
 

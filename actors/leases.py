@@ -22,31 +22,28 @@ from asterism.storage.records import PageRecord, encode_first_page, encode_page
 
 
 class Page:
-    """Deliveries that went out together."""
+    """Deliveries that went out together. As with messages, an instance sets what differs."""
 
-    __slots__ = ("accepted_ms", "deadline_ms", "deliveries", "endpoint", "expires_ms", "extended",
-                 "first", "left", "messages", "number", "producer", "receiver", "started_ms",
-                 "status", "stored", "told_first", "wants_row")  # fmt: skip
+    deadline_ms = 0
+    # Or a part of a run: from which sequence on, how many are still out, what they share.
+    messages: tuple[Incoming, ...] = ()
+    first = 0
+    left = 0
+    endpoint: Endpoint | None = None
+    accepted_ms = 0
+    expires_ms = 0
+    producer: bytes | None = None  # who is told how each of them ended
+    told_first = 0  # the producer's number of the first
+    extended = False  # its deadline was asked for, and no setting moves it
+    stored = False
+    wants_row = False
 
     def __init__(self, number: int, receiver: Receiver, status: Status, now_ms: int) -> None:
         self.number = number
         self.receiver = receiver
         self.status = status
         self.started_ms = now_ms
-        self.deadline_ms = 0
         self.deliveries: dict[int, Delivery] = {}
-        # Or a part of a run: from which sequence on, how many are still out, what they share.
-        self.messages: tuple[Incoming, ...] = ()
-        self.first = 0
-        self.left = 0
-        self.endpoint: Endpoint | None = None
-        self.accepted_ms = 0
-        self.expires_ms = 0
-        self.producer: bytes | None = None  # who is told how each of them ended
-        self.told_first = 0  # the producer's number of the first
-        self.extended = False  # its deadline was asked for, and no setting moves it
-        self.stored = False
-        self.wants_row = False
 
 
 class Pages:
@@ -204,14 +201,13 @@ class Pages:
         self._fresh.clear()
 
     def _row(self, page: Page) -> bytes:
+        number, times = page.receiver.number, (page.started_ms, page.deadline_ms)
+        if page.left:
+            # Those of a run that are finished already are recognised by their rows: they are gone.
+            count = len(page.messages)
+            return encode_first_page(page.status, number, *times, page.first, count)
         entries = [(held.sequence, held.attempts) for held in page.deliveries.values()]
-        record = PageRecord(
-            page.status, page.receiver.number, page.started_ms, page.deadline_ms, entries
-        )
-        if not page.left:
-            return encode_page(record)
-        # Those of a run that are finished already are recognised by their rows, which are gone.
-        return encode_first_page(record, range(page.first, page.first + len(page.messages)))
+        return encode_page(PageRecord(page.status, number, *times, entries))
 
     def rewrite(self) -> None:
         """At the end of the turn every row names only what is still out."""

@@ -13,7 +13,6 @@ I3 No natural row below ``low_sequence`` waits or is out: a walk never starts be
 I4 ``plain`` holds what is out of runs (see ``runs.py``); a walk skips that too.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import groupby, islice
@@ -23,7 +22,7 @@ from asterism import limits
 from asterism.actors.delivery import MEMORY_KIND, POOL_KIND, Delivery, Message
 from asterism.actors.queue import Audience, KeyLocks, Window
 from asterism.actors.receivers import Receiver, Receivers
-from asterism.actors.runs import Run
+from asterism.actors.runs import Run, Runs
 from asterism.commands import Incoming
 from asterism.message import Header, Status
 from asterism.rows import Rows
@@ -64,15 +63,16 @@ class Lane:
         self.audience = audience
         self.window = Window()  # durable
         self.memory = Window()  # push
-        self.runs: deque[Run] = deque()  # those behind all in the windows
+        self.runs = Runs()  # those behind all in the windows
         self.spill: int | None = None  # durable ones from this rank on are on disk only
         self.ready: dict[Receiver, None] = {}  # of the audience, those that had credit when asked
 
     def head(self, frontier: int) -> Delivery | None:
         """The next to go, unless one that is not in memory comes before it."""
-        first = self.window.head()
-        if self.memory.ordered or self.memory.early:
-            pushed = self.memory.head()
+        window, memory = self.window, self.memory
+        first = window.head() if window.ordered or window.early else None
+        if memory.ordered or memory.early:
+            pushed = memory.head()
             if pushed is not None and (first is None or pushed.rank < first.rank):
                 first = pushed
         if first is None or first.rank >= (frontier if self.spill is None else self.spill):
@@ -144,15 +144,11 @@ class Pool:
     def lane_of(self, header: Header, pushed: bool) -> Lane:
         if self._epoch != self._receivers.epoch:
             self._regroup()
-        audience = self._audience(header, pushed)
+        audience = self._receivers.audience(header.subjects)
+        if pushed:
+            audience = without_work(audience)
         lane = self._lanes.get(audience)
         return self._new_lane(audience) if lane is None else lane
-
-    def _audience(self, header: Header, pushed: bool) -> Audience:
-        audience = self._receivers.audience(header.subjects)
-        if pushed and WORK in audience:
-            audience -= {WORK}
-        return audience
 
     def _new_lane(self, audience: Audience) -> Lane:
         if len(self._lanes) >= limits.LANES_MAX:
@@ -206,7 +202,8 @@ class Pool:
 
     def _audience_of(self, delivery: Delivery) -> Audience:
         message = delivery.message
-        return self._audience(message.header, message.kind == MEMORY_KIND)
+        audience = self._receivers.audience(message.header.subjects)
+        return without_work(audience) if message.kind == MEMORY_KIND else audience
 
     def lanes_in_use(self) -> dict[Lane, None]:
         """The lanes in which something waits, by the audiences of now."""
@@ -237,20 +234,20 @@ class Pool:
         """Messages were accepted together: they wait in memory as far as there is room."""
         if lane.spill is not None or self.frontier != RANK_END:
             return  # behind what is on disk alone
-        waiting = len(lane.window.ordered) + len(lane.window.early) + sum(map(len, lane.runs))
-        room = self._window_max - waiting
-        if room < len(run):
+        window = lane.window
+        room = self._window_max - len(window.ordered) - len(window.early) - lane.runs.total
+        if room < len(run.messages):
             lane.spill = NONE_RANK | (run.first + max(room, 0))
             if room <= 0:
                 return
             run.messages = run.messages[:room]
-        lane.runs.append(run)
+        lane.runs.add(run)
 
     def add_pushed_run(self, run: Run, lane: Lane) -> bool:
         """Push messages were accepted together: they wait; False where others are between."""
         if lane.spill is not None or self.frontier != RANK_END:
             return False
-        lane.runs.append(run)
+        lane.runs.add(run)
         self.pushed_count += len(run)
         return True
 
@@ -275,7 +272,7 @@ class Pool:
             self.frontier = stopped
         else:
             lane.spill = None if stopped == RANK_END else stopped
-        lane.runs.extend(read.runs)
+        lane.runs.add_all(read.runs)
         return bool(read.runs)
 
     def may_go_in_runs(self, sequences: range) -> bool:
@@ -289,7 +286,7 @@ class Pool:
     def unroll(self, lane: Lane) -> None:
         """Gives every message of a lane's runs its objects."""
         while lane.runs:
-            run = lane.runs.popleft()
+            run = lane.runs.take_run()
             kind, window = (MEMORY_KIND, lane.memory) if run.in_memory else (POOL_KIND, lane.window)
             for sequence, incoming in enumerate(run.messages[run.taken :], run.first):
                 delivery = self._unrolled(sequence, incoming, run.accepted_ms, run.expires_ms, kind)
@@ -548,6 +545,11 @@ class Pool:
         self.locks = KeyLocks()
         self.frontier = RANK_END
         self.unfinished = False
+
+
+def without_work(audience: Audience) -> Audience:
+    """Who may take a push message: the work queue takes none."""
+    return audience - {WORK} if WORK in audience else audience
 
 
 def rank_of_delivery(delivery: Delivery) -> int:

@@ -94,24 +94,20 @@ class Producers:
         now_ms: int,
     ) -> None:
         """Remembers the answer to the next numbers and forgets what the producer knows of."""
-        first = producer.high + 1
+        first, answers = producer.high + 1, producer.answers
+        rows, key_of = self._rows, self._keys.answer
         if results:
-            producer.answers[first] = results
+            answers[first] = results
             producer.high += len(results)
             producer.seen_ms = now_ms
-            self._rows.put(self._keys.answer(producer_id, first), pack(now_ms, _compress(results)))
-        self._forget_settled(producer_id, producer, settled)
-
-    def _forget_settled(self, producer_id: bytes, producer: Producer, settled: int) -> None:
+            rows.put(key_of(producer_id, first), pack(now_ms, _compress(results)))
         # The last answer always stays: it carries the high-water mark.
-        for first in list(producer.answers):
-            if len(producer.answers) == 1:
+        for first in list(answers)[:-1]:
+            last = first + len(answers[first]) - 1
+            if last > settled and len(answers) <= limits.ANSWERS_MAX:
                 break
-            last = first + len(producer.answers[first]) - 1
-            if last > settled and len(producer.answers) <= limits.ANSWERS_MAX:
-                break
-            del producer.answers[first]
-            self._rows.delete(self._keys.answer(producer_id, first))
+            del answers[first]
+            rows.delete(key_of(producer_id, first))
 
     def forget_silent(self, now_ms: int) -> None:
         """Drops the rows of producers that were silent for long."""

@@ -33,6 +33,7 @@ from asterism.storage.records import (
     ONLY_PARKED,
     PLACED,
     encode_fields,
+    plain_row,
     plain_rows,
 )
 
@@ -43,15 +44,17 @@ class Publishing(Passing):
     def on_publish(self, command: Publish, now_ms: int) -> None:
         producer = None
         known: list[Result] = []
-        first = command.first
+        first, messages = command.first, command.messages
         if command.producer is not None:
             producer = self.producers.get(command.producer)
             producer.node = command.node
-            known = self.producers.answered(producer, first, len(command.messages))
+            if first != producer.high + 1:
+                known = self.producers.answered(producer, first, len(messages))
         answer_at = len(self.effects)  # ahead of what is resolved at once: first accepted
         fresh: Sequence[Result] | None = None
         if not known and self.is_simple():
-            fresh = self.accept_run(command, now_ms)
+            accept = self.accept_run if len(messages) > 1 else self.accept_one
+            fresh = accept(command, now_ms)
         if fresh is None:
             fresh = self.accept_all(command, len(known), now_ms)
         accepted_now = len(fresh) if type(fresh) is range else [*map(type, fresh)].count(int)
@@ -60,7 +63,8 @@ class Publishing(Passing):
         if command.producer is not None:
             assert producer is not None
             self.producers.record(command.producer, producer, fresh, command.settled, now_ms)
-            self.sweep_by(now_ms)
+            if self.next_sweep_ms is None:
+                self.sweep_by(now_ms)
         accepted = Accepted(command.node, command.request, (*known, *fresh))
         self.effects.insert(answer_at, accepted)
 
@@ -103,18 +107,53 @@ class Publishing(Passing):
         number = command.first
         rows = plain_rows(now_ms, expires_ms, numbers, ids, headers, payloads, producer, number)
         self.rows.write_all(dict(zip(keys, rows, strict=True)))
-        self.next_sequence += count
-        self.pool_held += count
-        self.asked += 0 if producer is None else count
-        self.last_expiry_ms = expires_ms
-        if self.next_expiry_ms["m"] is None:
-            self.next_expiry_ms["m"] = expires_ms
+        self.count_stored(count, producer is not None, expires_ms)
         for (lane, at), until in zip(lanes, (*(at for _, at in lanes[1:]), count), strict=True):
             part = messages[at:until]
             run = Run(start + at, part, now_ms, expires_ms, False, producer, number + at)
             self.pool.add_run(run, lane)
             self.fed[lane] = None
         return sequences
+
+    def accept_one(self, command: Publish, now_ms: int) -> range | None:
+        """What ``accept_run`` comes to for one message, with no columns made of it."""
+        (incoming,) = messages = command.messages
+        if not _is_message(incoming):
+            return None
+        message_id, encoded, payload = incoming
+        header = self._headers.get(encoded) or self.plain_header(encoded)
+        settings, size = self.box.value, len(payload)
+        if header is None or size > settings.max_payload or size > limits.WINDOW_RECORD_BYTES_MAX:
+            return None
+        if header.receipt and command.producer is None:
+            return None
+        if header.passes:
+            return self.pass_on(messages, header, now_ms)
+        expires_ms = now_ms + settings.default_ttl_ms
+        if not header.goes_in_runs or expires_ms < self.last_expiry_ms:
+            return None
+        producer = command.producer if header.receipt else None
+        sequence, number = self.next_sequence, command.first
+        row = plain_row(
+            now_ms, expires_ms, sequence, message_id, encoded, payload, producer, number
+        )
+        self.rows.put(self.keys.pool(sequence), row)
+        self.count_stored(1, header.receipt, expires_ms)
+        lane = self.pool.lane_of(header, False)
+        run = Run(sequence, messages, now_ms, expires_ms, False, producer, number)
+        self.pool.add_run(run, lane)
+        self.fed[lane] = None
+        return range(sequence, sequence + 1)
+
+    def count_stored(self, count: int, asking: bool, expires_ms: int) -> None:
+        """So many plain messages have their rows, by which they wait."""
+        self.next_sequence += count
+        self.pool_held += count
+        if asking:
+            self.asked += count
+        self.last_expiry_ms = expires_ms
+        if self.next_expiry_ms["m"] is None:
+            self.next_expiry_ms["m"] = expires_ms
 
     def passing_header(self, headers: tuple[bytes, ...]) -> Header | None:
         """The header of messages that are done once they are sent, if it is one for all."""
@@ -506,6 +545,18 @@ class Publishing(Passing):
             or self.rows.get(self.keys.pool(sequence)) is not None
             or self.rows.get(self.keys.log(sequence)) is not None
         )
+
+
+def _is_message(incoming: Incoming) -> bool:
+    """Is this a message by type and size? ``_columns`` asks the same of many."""
+    return (
+        type(incoming) is tuple
+        and len(incoming) == 3
+        and type(incoming[0]) is bytes
+        and len(incoming[0]) == limits.MESSAGE_ID_BYTES
+        and type(incoming[1]) is bytes
+        and type(incoming[2]) is bytes
+    )
 
 
 _TUPLES = {tuple}

@@ -16,6 +16,9 @@ I2 In a lane, and of a receiver's copies, everything that waits outside the runs
    than the first run.
 """
 
+from collections import deque
+from collections.abc import Iterable
+
 from asterism.commands import Incoming
 
 
@@ -49,12 +52,46 @@ class Run:
 
     def take(self, count: int) -> tuple[Incoming, ...]:
         """Takes so many from the front; the whole of them costs no copy."""
-        taken = self.messages[self.taken : self.taken + count]
+        begin = self.taken
         self.skip(count)
-        return taken
+        return self.messages[begin : begin + count]
 
     def skip(self, count: int) -> None:
         """So many from the front are gone."""
         self.taken += count
         self.first += count
         self.number += count
+
+
+class Runs(deque[Run]):
+    """Runs one behind the other. ``total`` is how many messages they have: to add them up for each
+    that is published would cost more the more wait."""
+
+    __slots__ = ("total",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def add(self, run: Run) -> None:
+        self.append(run)
+        self.total += len(run)
+
+    def add_all(self, runs: Iterable[Run]) -> None:
+        for run in runs:
+            self.add(run)
+
+    def take(self, count: int) -> tuple[Incoming, ...]:
+        """Takes so many off the first run, which has as many."""
+        run = self[0]
+        self.total -= count
+        if count < len(run):
+            return run.take(count)
+        self.popleft()
+        return run.take(count) if run.taken else run.messages
+
+    def take_run(self) -> Run:
+        """Takes the first run off."""
+        run = self.popleft()
+        self.total -= len(run)
+        return run

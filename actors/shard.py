@@ -9,8 +9,7 @@ letters between topics of the same store, and knows when something is due. A hos
     … and only then perform the effects, in order.
 """
 
-from heapq import heappop, heappush
-from typing import NamedTuple
+from heapq import heapify, heappop, heappush
 
 from asterism import checks, limits
 from asterism import commands as ask
@@ -25,14 +24,12 @@ from asterism.settings import TopicSettings
 from asterism.storage.keys import STORE_NEXT, STORE_SNAPSHOT, STORE_TOPIC, after
 from asterism.storage.records import pack, unpack
 
+OUTDATED_MAX = 1_000  # times in the heap that hold no more, beyond one a topic
 FORWARDER = b"\x00forwarder"  # the node as which dead letters are published
 
 
-class TopicEffect(NamedTuple):
-    """An effect, and the topic that it is of."""
-
-    topic: str
-    effect: Effect
+TopicEffect = tuple[str, Effect]
+"""An effect behind the topic that it is of."""
 
 
 class Shard:
@@ -67,22 +64,25 @@ class Shard:
     def handle(self, topic: str, command: Command | CreateTopic | DeleteTopic, now_ms: int) -> None:
         """Gives a command to a topic; its effects come with ``end_turn``."""
         try:
-            name = checks.topic_name(topic)
+            actor = self.topics.get(topic) if type(topic) is str else None
+            if actor is None:  # the name of one that is there was checked when it was made
+                checks.topic_name(topic)
             if isinstance(command, CreateTopic):
-                self._create(name, command, now_ms)
+                self._create(topic, command, now_ms)
             elif isinstance(command, DeleteTopic):
-                self._delete(name, command, now_ms)
+                self._delete(topic, command, now_ms)
             else:
-                actor = self._find(name, command, now_ms)
-                if isinstance(command, ask.Subscribe | ask.Order):
-                    self._nodes.setdefault(command.node, {})[name] = None
+                if actor is None:
+                    actor = self._find(topic, command, now_ms)
+                if type(command) is ask.Subscribe or type(command) is ask.Order:
+                    self._nodes.setdefault(command.node, {})[topic] = None
                 self._perform(actor, actor.handle(command, now_ms), now_ms)
         except PeerError as error:
             if isinstance(command, Request) and not isinstance(command, ask.Grant | ask.Detach):
                 refusal = Refuse(
                     command.node, command.request, error.code, error.detail, error.retry_after_ms
                 )
-                self._effects.append(TopicEffect(topic, refusal))
+                self._effects.append((topic, refusal))
 
     def detach(self, node: bytes, now_ms: int) -> None:
         """A connection is gone: every topic that it was on is told."""
@@ -120,7 +120,7 @@ class Shard:
             raise PeerError("bad_request", "a topic cannot be its own dead-letter topic")
         actor = self._make(name)
         actor.configure(dict(command.changes), (), now_ms)
-        self._effects.append(TopicEffect(name, Reply(command.node, command.request)))
+        self._effects.append((name, Reply(command.node, command.request)))
 
     def _delete(self, name: str, command: DeleteTopic, now_ms: int) -> None:
         actor = self.topics.pop(name, None)
@@ -134,7 +134,7 @@ class Shard:
         # A topic of the same name must not give a sequence that somebody may still remember.
         self._first_sequence = max(self._first_sequence, actor.next_sequence)
         self._write_next()
-        self._effects.append(TopicEffect(name, Reply(command.node, command.request)))
+        self._effects.append((name, Reply(command.node, command.request)))
 
     # --- effects ----------------------------------------------------------------------------
 
@@ -142,15 +142,15 @@ class Shard:
         self._touched[actor.name] = actor
         self.handed_bytes += actor.handed_bytes
         for effect in effects:
-            if isinstance(effect, Forward):
+            if type(effect) is Forward:
                 self._forward(actor, effect, now_ms)
             else:
-                self._effects.append(TopicEffect(actor.name, effect))
+                self._effects.append((actor.name, effect))
 
     def _forward(self, actor: TopicActor, forward: Forward, now_ms: int) -> None:
         """Publishes a dead letter to a topic of this store; others are the host's to carry."""
         if not self.owns(forward.target):
-            self._effects.append(TopicEffect(actor.name, forward))
+            self._effects.append((actor.name, forward))
             return
         publish = Publish(
             FORWARDER,
@@ -171,7 +171,7 @@ class Shard:
             elif isinstance(effect, Forward):
                 self._forward(target, effect, now_ms)
             else:
-                self._effects.append(TopicEffect(target.name, effect))
+                self._effects.append((target.name, effect))
         self._touched[target.name] = target
         self.handed_bytes += target.handed_bytes
 
@@ -230,12 +230,19 @@ class Shard:
             actor.end_turn()
             due_ms = actor.next_due_ms()
             if due_ms is not None and self._scheduled.get(name) != due_ms:
-                self._scheduled[name] = due_ms
-                heappush(self._due, (due_ms, name))
+                self._schedule(name, due_ms)
         self._touched.clear()
         self.handed_bytes = 0
         effects, self._effects = self._effects, []
         return effects
+
+    def _schedule(self, name: str, due_ms: int) -> None:
+        """Remembers when a topic has something to do; what it said before is found out of date."""
+        self._scheduled[name] = due_ms
+        heappush(self._due, (due_ms, name))
+        if len(self._due) > 2 * len(self._scheduled) + OUTDATED_MAX:
+            self._due = [(due_ms, name) for name, due_ms in self._scheduled.items()]
+            heapify(self._due)
 
 
 def forward_answer(number: int, effect: Accepted | Refuse) -> ForwardSettled:

@@ -8,6 +8,7 @@ gets what), then the handlers of commands; ``topic.py`` joins them.
 from collections import deque
 from heapq import heappop, heappush
 from itertools import count
+from operator import attrgetter
 from typing import Any
 
 from asterism import limits
@@ -37,6 +38,7 @@ _HEAD_FIELDS = (
     "next_outbox", "last_expiry_ms", "listed", "forward_generation", "indexed",
     "under_way", "forwarded",
 )  # fmt: skip
+_head_fields = attrgetter(*_HEAD_FIELDS)
 
 SAMPLE_MS = 1_000
 SAMPLES_MAX = 60  # a minute's worth: what rates are told of
@@ -199,6 +201,7 @@ class TopicState:
         self.unsettled: dict[Receiver, None] = {}  # receivers that finished log messages
         self.totals = {"published": 0, "delivered": 0, "processed": 0, "failed": 0, "expired": 0}
         self.samples: deque[tuple[int, dict[str, int]]] = deque(maxlen=SAMPLES_MAX)
+        self.next_sample_ms = 0
 
     @property
     def settings(self) -> TopicSettings:
@@ -312,7 +315,7 @@ class TopicState:
 
     def write_head(self) -> None:
         """Writes the counters; called at the end of a turn that changed them."""
-        values = [getattr(self, name) for name in _HEAD_FIELDS]
+        values = _head_fields(self)
         cursors = (self.expiry_cursor["m"], self.expiry_cursor["l"])
         low = (self.pool.low_sequence, self.log.low_sequence)
         numbers = (self.receivers.next_number,)
@@ -329,9 +332,9 @@ class TopicState:
         self.head_dirty = False
 
     def sample(self, now_ms: int) -> None:
-        """Notes the totals once a second, so that rates can be told."""
-        if not self.samples or now_ms - self.samples[-1][0] >= SAMPLE_MS:
-            self.samples.append((now_ms, dict(self.totals)))
+        """Notes the totals, as is done once a second, so that rates can be told."""
+        self.samples.append((now_ms, dict(self.totals)))
+        self.next_sample_ms = now_ms + SAMPLE_MS
 
     def rates(self, now_ms: int) -> dict[str, float]:
         """Messages a second over the last minute in which something happened, at most."""

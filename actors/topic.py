@@ -84,12 +84,14 @@ class TopicActor(WorkQueue):
         return self._finish(now_ms)
 
     def _finish(self, now_ms: int) -> list[Effect]:
-        if self.fed or self.hungry or self.stalled or self.settings.blocking or self.touched:
+        if self.fed or self.hungry or self.stalled or self.box.value.blocking or self.touched:
             self.pump(now_ms)
         else:
             self.pages.close_open()
-        self.send_outbox(now_ms)
-        self.sample(now_ms)
+        if self.outbox_next < self.next_outbox:
+            self.send_outbox(now_ms)
+        if now_ms >= self.next_sample_ms:
+            self.sample(now_ms)
         effects, self.effects = self.effects, []
         return effects
 
@@ -97,20 +99,22 @@ class TopicActor(WorkQueue):
 
     def next_due_ms(self) -> int | None:
         """When ``tick`` has something to do; in the past if it should be called at once."""
-        times = [
-            self.pages.next_due_ms(),
+        if self.pool.unfinished or self.log.unfinished or self.has_handed_enough:
+            return 0
+        outbox_waits = self.outbox_paused_ms and self.outbox_next < self.next_outbox
+        due_ms = self.pages.next_due_ms()
+        for time_ms in (
             self.next_due_row_ms,
             self.next_expiry_ms["m"],
             self.next_expiry_ms["l"],
             self.pausing[0][0] if self.pausing else None,
             self.waits[0][0] if self.waits else None,
             self.next_sweep_ms,
-            0 if self.pool.unfinished or self.log.unfinished or self.has_handed_enough else None,
-            self.outbox_paused_ms
-            if self.outbox_next < self.next_outbox and self.outbox_paused_ms
-            else None,
-        ]
-        return min((time for time in times if time is not None), default=None)
+            self.outbox_paused_ms if outbox_waits else None,
+        ):
+            if time_ms is not None and (due_ms is None or time_ms < due_ms):
+                due_ms = time_ms
+        return due_ms
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Does what has become due."""
@@ -321,13 +325,12 @@ class TopicActor(WorkQueue):
             self.log.settle(receiver, self.next_sequence)
         self.unsettled.clear()
         if self.head_dirty:
-            self._raise_marks()
+            if self.next_sequence >= self.marks_at:
+                self._raise_marks()
             self.write_head()
 
     def _raise_marks(self) -> None:
-        """Now and then moves the marks from which a restart reads on; cheap on average."""
-        if self.next_sequence < self.marks_at:
-            return
+        """Moves the marks from which a restart reads on; now and then, so cheap on average."""
         count = len(self.receivers.by_number)
         self.marks_at = self.next_sequence + max(FLOOR_LAG_MAX, 10 * count, len(self.pool.live))
         self.pool.raise_low_sequence(self.next_sequence)

@@ -6,20 +6,21 @@ number a topic gives a message; it is never given twice under one topic name.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import field
+from typing import Any
 
 from asterism import checks, limits
 from asterism.errors import PeerError
 from asterism.message import Status
 from asterism.subjects import MANY, split_interest
+from asterism.values import value_class
 
 REQUEST_MAX = 2**63 - 1
 _REPORTED = (Status.RECEIVED, Status.PROCESSED, Status.FAILED)
 SETTINGS_MAX = 64  # names in one command; there are fewer settings
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Request:
     """A command that is answered: with ``Reply`` or ``Accepted``, or with ``Refuse``."""
 
@@ -27,8 +28,11 @@ class Request:
     request: int
 
     def __post_init__(self) -> None:
-        checks.octets("node", self.node, 1, limits.NODE_BYTES_MAX)
-        checks.whole("request", self.request, 0, REQUEST_MAX)
+        node, request = self.node, self.request
+        if type(node) is not bytes or not 1 <= len(node) <= limits.NODE_BYTES_MAX:
+            checks.octets("node", node, 1, limits.NODE_BYTES_MAX)
+        if type(request) is not int or not 0 <= request <= REQUEST_MAX:
+            checks.whole("request", request, 0, REQUEST_MAX)
         self.check()
 
     def check(self) -> None:
@@ -41,7 +45,7 @@ Incoming = tuple[bytes, bytes, bytes]
 """A message as a publisher sends it: its id, its encoded header, its payload."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Publish(Request):
     """Publishes messages, in order.
 
@@ -60,14 +64,18 @@ class Publish(Request):
             raise PeerError("bad_request", "messages must be a tuple")
         if not 1 <= len(self.messages) <= limits.BATCH_MESSAGES_MAX:
             raise PeerError("too_large", f"a batch has 1 to {limits.BATCH_MESSAGES_MAX} messages")
-        if self.producer is not None:
+        producer, first, settled = self.producer, self.first, self.settled
+        if producer is not None:
             size = limits.PRODUCER_ID_BYTES
-            checks.octets("producer", self.producer, size, size)
-        checks.whole("first", self.first, 1, limits.SEQUENCE_MAX)
-        checks.whole("settled", self.settled, 0, limits.SEQUENCE_MAX)
+            if type(producer) is not bytes or len(producer) != size:
+                checks.octets("producer", producer, size, size)
+        if type(first) is not int or not 1 <= first <= limits.SEQUENCE_MAX:
+            checks.whole("first", first, 1, limits.SEQUENCE_MAX)
+        if type(settled) is not int or not 0 <= settled <= limits.SEQUENCE_MAX:
+            checks.whole("settled", settled, 0, limits.SEQUENCE_MAX)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class AwaitReceipts(Request):
     """Asks again for receipts of messages published by ``producer``; a new connection may.
 
@@ -92,7 +100,7 @@ class AwaitReceipts(Request):
 # --- receiving --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Subscribe(Request):
     """Puts an endpoint on the topic; answered once every later match will reach it.
 
@@ -122,7 +130,7 @@ class Subscribe(Request):
         _timeouts(self.sent_timeout_ms, self.received_timeout_ms)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class CreateReceiver(Request):
     """Makes a durable receiver with nobody on it yet; it is owed every live match."""
 
@@ -137,7 +145,7 @@ class CreateReceiver(Request):
         _timeouts(self.sent_timeout_ms, self.received_timeout_ms)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class SetInterests(Request):
     """Replaces an endpoint's interests; what is already on its way is neither lost nor repeated."""
 
@@ -149,7 +157,7 @@ class SetInterests(Request):
         _interests(self.interests)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Unsubscribe(Request):
     """Takes an endpoint off the topic; what it held goes to another receiver."""
 
@@ -159,7 +167,7 @@ class Unsubscribe(Request):
         _endpoint(self.endpoint)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Grant(Request):
     """Gives the broker leave to send an endpoint so many deliveries more. Not answered."""
 
@@ -171,7 +179,7 @@ class Grant(Request):
         checks.whole("credit", self.credit, 1, limits.CREDIT_MAX)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Pull(Request):
     """Asks for up to ``count`` deliveries, waiting for the first; answered with their number."""
 
@@ -185,7 +193,7 @@ class Pull(Request):
         checks.whole("wait_ms", self.wait_ms, 0, limits.TIME_MS_MAX)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class CancelWait(Request):
     """Ends the waiting ``Pull`` or ``Order`` of number ``waiting``: nothing more is sent for it."""
 
@@ -195,7 +203,7 @@ class CancelWait(Request):
         checks.whole("waiting", self.waiting, 0, REQUEST_MAX)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Report(Request):
     """Says how far deliveries have come: received, processed or failed.
 
@@ -217,15 +225,17 @@ class Report(Request):
         if type(self.status) is not Status or self.status not in _REPORTED:
             raise PeerError("bad_request", "status must be received, processed or failed")
         _numbers("sequences", self.sequences)
-        checks.text("reason", self.reason, limits.HEADER_BYTES_MAX, least=0)
-        checks.maybe_text("receiver", self.receiver, limits.NAME_BYTES_MAX)
+        if self.reason != "":
+            checks.text("reason", self.reason, limits.HEADER_BYTES_MAX, least=0)
+        if self.receiver is not None:
+            checks.text("receiver", self.receiver, limits.NAME_BYTES_MAX)
         if self.attempts is not None:
             _numbers("attempts", self.attempts)
             if len(self.attempts) != len(self.sequences):
                 raise PeerError("bad_request", "attempts and sequences differ in length")
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Extend(Request):
     """Moves the deadline of held deliveries to ``timeout_ms`` from now; 0 gives them up at once."""
 
@@ -241,7 +251,7 @@ class Extend(Request):
         checks.maybe_text("receiver", self.receiver, limits.NAME_BYTES_MAX)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Detach(Request):
     """The node is gone: all it held fails over, its waits end. Not answered."""
 
@@ -249,7 +259,7 @@ class Detach(Request):
 # --- receivers, topic -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ListReceivers(Request):
     """Lists receivers by name, after a name, at most ``limits.LIST_MAX``."""
 
@@ -259,7 +269,7 @@ class ListReceivers(Request):
         checks.text("after", self.after, limits.NAME_BYTES_MAX, least=0)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class DeleteReceiver(Request):
     """Deletes a durable receiver and drops its backlog at once."""
 
@@ -269,7 +279,7 @@ class DeleteReceiver(Request):
         checks.text("name", self.name, limits.NAME_BYTES_MAX)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Seek(Request):
     """Moves a durable receiver to a sequence or a time still on disk; with neither, to now."""
 
@@ -285,7 +295,7 @@ class Seek(Request):
             raise PeerError("bad_request", "seek to a sequence or to a time, not to both")
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Configure(Request):
     """Changes the topic's own settings; those in ``inherit`` follow the broker's defaults again."""
 
@@ -298,22 +308,22 @@ class Configure(Request):
             checks.text("a setting's name", name, limits.NAME_BYTES_MAX)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Describe(Request):
     """Asks for the settings, the counts, the receivers' number, the oldest waiting and rates."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Clear(Request):
     """Drops every message and count; settings and durable receivers stay."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class DeleteTopic(Request):
     """Drops the topic with all that belongs to it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class CreateTopic(Request):
     """Makes a topic with settings of its own."""
 
@@ -326,7 +336,7 @@ class CreateTopic(Request):
 # --- parked deliveries ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ListParked(Request):
     """Lists parked deliveries, oldest failure first, after a position; ``LIST_MAX`` at most."""
 
@@ -336,7 +346,7 @@ class ListParked(Request):
         checks.whole("after", self.after, 0, limits.SEQUENCE_MAX)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Renew(Request):
     """Puts a parked delivery back to waiting; with no ``receiver``, every one of the message."""
 
@@ -348,7 +358,7 @@ class Renew(Request):
         checks.maybe_text("receiver", self.receiver, limits.NAME_BYTES_MAX)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Abandon(Request):
     """Drops a message in any state, or with ``receiver`` its parked delivery there; not counted."""
 
@@ -360,12 +370,12 @@ class Abandon(Request):
         checks.maybe_text("receiver", self.receiver, limits.NAME_BYTES_MAX)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class RenewAll(Request):
     """Puts every parked delivery back to waiting, oldest failure first."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class AbandonAll(Request):
     """Drops every parked delivery."""
 
@@ -373,7 +383,7 @@ class AbandonAll(Request):
 # --- the work queue (spec section 7) ----------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Draft(Request):
     """Begins a message: answered with its sequence; it is deleted unless it is set in time."""
 
@@ -385,7 +395,7 @@ class Draft(Request):
         checks.maybe_whole("priority", self.priority, 0, limits.PRIORITY_MAX)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class SetDraft(Request):
     """Gives a draft its payload and lets it wait, or replaces the payload of a waiting message."""
 
@@ -399,7 +409,7 @@ class SetDraft(Request):
         checks.string_map("attributes", self.attributes)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Order(Request):
     """Takes the best waiting message, or waits for one; ``wait_ms`` of ``None`` waits for ever."""
 
@@ -409,7 +419,7 @@ class Order(Request):
         checks.maybe_whole("wait_ms", self.wait_ms, 0, limits.TIME_MS_MAX)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Fetch(Request):
     """Reads a message; one that was ordered becomes active. Any number of times."""
 
@@ -419,7 +429,7 @@ class Fetch(Request):
         _sequence(self.sequence)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Complete(Request):
     """Ends an active message well."""
 
@@ -429,7 +439,7 @@ class Complete(Request):
         _sequence(self.sequence)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Fail(Request):
     """Ends an active message badly: it is parked, or retried where the topic says so."""
 
@@ -441,7 +451,7 @@ class Fail(Request):
         checks.text("reason", self.reason, limits.HEADER_BYTES_MAX, least=0)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Stats(Request):
     """Asks for the counts of the work queue, by the names that its states have there."""
 
@@ -449,7 +459,7 @@ class Stats(Request):
 # --- from the broker itself -------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ForwardSettled:
     """The answer to a ``Forward``: no code when the other topic has the message.
 
@@ -505,7 +515,8 @@ def _settings(changes: object) -> None:
 
 
 def _endpoint(value: object) -> None:
-    checks.whole("endpoint", value, 0, 2**32 - 1)
+    if type(value) is not int or not 0 <= value <= 2**32 - 1:
+        checks.whole("endpoint", value, 0, 2**32 - 1)
 
 
 def _sequence(value: object) -> None:
@@ -513,14 +524,10 @@ def _sequence(value: object) -> None:
 
 
 def _numbers(name: str, values: object) -> None:
-    checked = checks.tuple_of(name, values, limits.BATCH_MESSAGES_MAX)
-    if set(map(type, checked)) == {int}:
-        numbers = cast("tuple[int, ...]", checked)
-        if min(numbers) >= 0 and max(numbers) <= limits.SEQUENCE_MAX:
-            return
-    for value in checked:
-        if type(value) is not int or not 0 <= value <= limits.SEQUENCE_MAX:
-            checks.whole(name, value, 0, limits.SEQUENCE_MAX)
+    most = limits.SEQUENCE_MAX
+    for value in checks.tuple_of(name, values, limits.BATCH_MESSAGES_MAX):
+        if type(value) is not int or not 0 <= value <= most:
+            checks.whole(name, value, 0, most)
 
 
 def _interests(values: object) -> None:

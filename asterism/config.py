@@ -93,6 +93,7 @@ _CHECKS: Final[dict[str, Callable[[str, object], object]]] = {
     "insecure": checks.flag,
     "heartbeat": _heartbeat,
     "lanes": checks.flag,
+    "alert": checks.flag,
     "log_level": lambda name, value: checks.one_of(name, value, LOG_LEVELS),
 }
 
@@ -110,6 +111,7 @@ class Config:
     insecure: bool = False
     heartbeat: float = 2
     lanes: bool = True
+    alert: bool = True
     log_level: str = "info"
     topic: TopicSettings = field(default_factory=TopicSettings)
 
@@ -167,6 +169,7 @@ KEYS: Final[dict[str, Callable[[str], object]]] = {
     "insecure": _as_flag,
     "heartbeat": _as_seconds,
     "lanes": _as_flag,
+    "alert": _as_flag,
     "log_level": _as_text,
     "topic.blocking": _as_flag,
     "topic.overflow.size": _as_whole,

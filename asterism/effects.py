@@ -5,10 +5,11 @@ before it performs any effect of the same turn. Effects leave in the order they 
 that a client that sees its answer has been sent what the command caused.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from asterism.errors import ERRORS
+from asterism.values import value_class
 
 
 class Refusal(NamedTuple):
@@ -28,7 +29,7 @@ class Delivered(NamedTuple):
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Accepted:
     """The answer to ``Publish``: for each message its sequence, or why it was refused."""
 
@@ -37,7 +38,7 @@ class Accepted:
     results: tuple[int | Refusal, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Reply:
     """The answer to any other request."""
 
@@ -46,7 +47,7 @@ class Reply:
     body: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Refuse:
     """A request was refused, and nothing of it was done."""
 
@@ -60,7 +61,7 @@ class Refuse:
         assert self.code in ERRORS
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Deliver:
     """Deliveries for one endpoint, in order."""
 
@@ -70,7 +71,7 @@ class Deliver:
     deliveries: list[Delivered]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class EndpointGone:
     """The endpoint is off the topic by the broker's doing; the code says why."""
 
@@ -79,7 +80,7 @@ class EndpointGone:
     code: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Resolved:
     """A receipt: how a message ended, to the node where its producer was last seen."""
 
@@ -90,7 +91,7 @@ class Resolved:
     statuses: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Forward:
     """Publish this to another topic, as message ``count`` of ``producer``, and settle it here.
 

@@ -47,6 +47,7 @@ from asterism.options import (
     topic_overrides,
     topic_settings_as_user,
 )
+from asterism.packing import pack_value
 from asterism.settings import TopicSettings
 
 VERSION: Final = 1
@@ -185,7 +186,9 @@ def _read_part(frame: bytes, begin: int) -> Part:
         raise PeerError("unsupported_version", f"this is version {VERSION}, not {version}")
     topic = begin + HEAD.size
     body = topic + topic_bytes
-    return Part(verb, worker, node, request, frame[topic:body], begin, body, body + body_bytes)
+    # What Part(...) does, without the function around it: every part passes here, on either side.
+    fields = (verb, worker, node, request, frame[topic:body], begin, body, body + body_bytes)
+    return tuple.__new__(Part, fields)
 
 
 class PartStream:
@@ -356,6 +359,9 @@ class Outgoing(NamedTuple):
     part: bytes
 
 
+_new_tuple: Final = tuple.__new__  # a named tuple's own constructor is slow
+
+
 def write_effects(effects: Sequence[tuple[str, Effect]], worker: int) -> Iterator[Outgoing]:
     """The parts of effects, in order. Receipts for one node that follow one another are one, and
     so are the deliveries of a turn for one endpoint, up to a number, where the first of them was:
@@ -428,17 +434,22 @@ def _receipts(
 
 def _write(topic: str, effect: Effect, worker: int) -> Outgoing:
     match effect:
-        case Reply(node, request, body):  # first, as the most frequent
-            return _outgoing(Verb.REPLY, topic, node, request, worker, _plain(body))
-        case Deliver(node, endpoint, receiver, deliveries):
-            return _outgoing(Verb.DELIVER, topic, node, 0, worker, (endpoint, receiver, deliveries))
-        case Accepted(node, request, results):
-            return _outgoing(Verb.ACCEPTED, topic, node, request, worker, results)
-        case Refuse(node, request, code, detail, retry_after_ms):
-            refusal = (code, detail, retry_after_ms)
-            return _outgoing(Verb.REFUSE, topic, node, request, worker, refusal)
-        case EndpointGone(node, endpoint, code):
-            return _outgoing(Verb.GONE, topic, node, 0, worker, (endpoint, code))
+        case Reply():  # first, as the most frequent
+            body = _plain(effect.body) if effect.body else effect.body
+            return _outgoing(Verb.REPLY, topic, effect.node, effect.request, worker, body)
+        case Deliver():
+            deliver = (effect.endpoint, effect.receiver, effect.deliveries)
+            return _outgoing(Verb.DELIVER, topic, effect.node, 0, worker, deliver)
+        case Accepted():
+            return _outgoing(
+                Verb.ACCEPTED, topic, effect.node, effect.request, worker, effect.results
+            )
+        case Refuse():
+            refusal = (effect.code, effect.detail, effect.retry_after_ms)
+            return _outgoing(Verb.REFUSE, topic, effect.node, effect.request, worker, refusal)
+        case EndpointGone():
+            gone = (effect.endpoint, effect.code)
+            return _outgoing(Verb.GONE, topic, effect.node, 0, worker, gone)
         case Resolved() | Forward():
             raise AssertionError("receipts go together, and a forward goes to another topic")
 
@@ -447,10 +458,9 @@ def _outgoing(
     verb: Verb, topic: str, node: bytes, request: int, worker: int, body: object
 ) -> Outgoing:
     (number,) = NUMBER.unpack_from(node, len(node) - NUMBER.size)
-    packed = msgpack.packb(body)
-    return Outgoing(
-        node, pack_part(verb, request, topic.encode(), packed, node=number, worker=worker)
-    )
+    packed = pack_value(body)
+    part = pack_part(verb, request, topic.encode(), packed, node=number, worker=worker)
+    return _new_tuple(Outgoing, (node, part))
 
 
 def _plain(body: dict[str, Any]) -> dict[str, Any]:

@@ -160,10 +160,14 @@ class TopicKeys:
     def pool(self, sequence: int) -> bytes:
         return self._m + sequence.to_bytes(8, "big")
 
+    def pool_keys(self, sequences: Sequence[int]) -> list[bytes]:
+        """The keys of many messages of the pool."""
+        prefix = self._m
+        return [prefix + _as_number(sequence) for sequence in sequences]
+
     def pool_numbers(self, sequences: Sequence[int]) -> tuple[list[bytes], list[bytes]]:
         """Sequences of many messages of the pool as they stand in their keys, and the keys."""
-        prefix, packed = self._m, struct.pack(f">{len(sequences)}Q", *sequences)
-        numbers = [packed[at : at + 8] for at in range(0, len(packed), 8)]
+        prefix, numbers = self._m, list(map(_as_number, sequences))
         return numbers, [prefix + number for number in numbers]
 
     def log(self, sequence: int) -> bytes:
@@ -249,6 +253,7 @@ class TopicKeys:
 
 
 _DUE: Final = struct.Struct(">QBIQ")
+_as_number: Final = struct.Struct(">Q").pack  # a sequence as it stands in a key
 
 
 def number_at_end(key: bytes, size: int = 8) -> int:

@@ -30,6 +30,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from asterism.errors import PeerError
+from asterism.packing import pack_value
 from asterism.storage.keys import PRIORITY_NONE
 
 # A message row's state.
@@ -157,6 +158,26 @@ def plain_rows(
     ]
 
 
+def plain_row(
+    accepted_ms: int,
+    expires_ms: int,
+    sequence: int,
+    message_id: bytes,
+    header: bytes,
+    payload: bytes,
+    producer: bytes | None,
+    number: int,
+) -> bytes:
+    """The row of one such message."""
+    flags = 0 if producer is None else HAS_PRODUCER
+    fixed = _FIXED.pack(
+        NATURAL, flags, 0, accepted_ms, expires_ms, 0, len(header), PRIORITY_NONE, sequence
+    )
+    if producer is None:
+        return b"".join((fixed, message_id, header, payload))
+    return b"".join((fixed, _PRODUCER.pack(producer, number), message_id, header, payload))
+
+
 class PlainBegin(NamedTuple):
     """What the rows of such messages have in common."""
 
@@ -226,12 +247,15 @@ def encode_page(record: PageRecord) -> bytes:
     return head + sequences + attempts
 
 
-def encode_first_page(record: PageRecord, sequences: range) -> bytes:
-    """The row of a page whose entries are these, each sent for the first time."""
-    assert not record.entries
-    count = len(sequences)
-    head = _PAGE.pack(record.status, record.receiver, record.started_ms, record.deadline_ms, count)
-    return b"".join((head, struct.pack(f">{count}Q", *sequences), b"\0\1" * count))
+def encode_first_page(
+    status: int, receiver: int, started_ms: int, deadline_ms: int, first: int, count: int
+) -> bytes:
+    """The row of a page with so many messages from one on, each sent for the first time."""
+    head = _PAGE.pack(status, receiver, started_ms, deadline_ms, count)
+    if count == 1:
+        return b"".join((head, first.to_bytes(8, "big"), b"\0\1"))
+    sequences = struct.pack(f">{count}Q", *range(first, first + count))
+    return b"".join((head, sequences, b"\0\1" * count))
 
 
 def decode_page(row: bytes) -> PageRecord:
@@ -261,8 +285,7 @@ def decode_exception(row: bytes) -> tuple[int, int, int]:
 
 def pack(*values: object) -> bytes:
     """A row of several values."""
-    packed: bytes = msgpack.packb(values)
-    return packed
+    return pack_value(values)
 
 
 def unpack(row: bytes, count: int) -> Any:

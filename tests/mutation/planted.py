@@ -16,6 +16,7 @@ INTEREST = "tests/unit/test_interest.py"
 STORE = "tests/unit/test_store.py"
 BYTES = "tests/unit/test_bytes.py"
 DAMAGE = "tests/fault/test_store_damage.py"
+POWER = "tests/unit/test_journal.py tests/fault/test_power_cut.py"
 
 
 class Planted(NamedTuple):
@@ -49,6 +50,13 @@ PLANTED: tuple[Planted, ...] = (
         "        self.number += count\n",
         "",
         RECEIPTS,
+    ),
+    Planted(
+        "the messages of runs are counted as they go",
+        "actors/runs.py",
+        "        self.total -= count\n",
+        "        self.total -= len(run)\n",
+        "tests/property/test_runs_machine.py",
     ),
     Planted(
         "the parts of a batch in several runs keep their numbers",
@@ -165,14 +173,14 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "the next turn sends what one command may not",
         "actors/topic.py",
-        " or self.has_handed_enough else None",
-        " else None",
+        " or self.has_handed_enough:\n            return 0\n",
+        ":\n            return 0\n",
         BYTES,
     ),
     Planted(
         "a run that was sent counts for what a command may send",
         "actors/dispatch.py",
-        "        self.handed_bytes += sum(map(len, payloads))\n",
+        "            size += len(payload)\n",
         "",
         BYTES,
     ),
@@ -326,7 +334,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "what was published twice is stored once",
         "actors/publishing.py",
-        "            known = self.producers.answered(producer, first, len(command.messages))\n",
+        "                known = self.producers.answered(producer, first, len(messages))\n",
         "            known = []\n",
         RECEIPTS,
     ),
@@ -452,9 +460,93 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a store that lost synced writes is refused",
         "storage/store.py",
-        "            self._mark.advance(sequence)\n",
-        "            pass\n",
+        "                self._mark.advance(self._synced)\n",
+        "                pass\n",
         DAMAGE,
+    ),
+    Planted(
+        "what the journal holds follows on what is synced",
+        "storage/store.py",
+        "            return 0  # something before it is neither in the journal nor synced\n",
+        "            pass\n",
+        POWER,
+    ),
+    Planted(
+        "a journal begins anew only when all that is in it is synced elsewhere",
+        "storage/store.py",
+        "            if journal.last > self._logged:\n                return 0\n",
+        "",
+        POWER,
+    ),
+    Planted(
+        "what RocksDB has lost is put back from the journal",
+        "storage/store.py",
+        "            self._write_rocksdb(entry.batch)\n            assert",
+        "            return\n            assert",
+        POWER,
+    ),
+    Planted(
+        "a store is judged by its journal too before it is refused",
+        "storage/store.py",
+        "                sequence = entry.last\n            if sequence",
+        "                pass\n            if sequence",
+        POWER,
+    ),
+    Planted(
+        "a gap in the journal is not passed over",
+        "storage/store.py",
+        "            if entry.first == sequence + 1:\n",
+        "            if entry.last > sequence:\n",
+        POWER,
+    ),
+    Planted(
+        "a journal that was used up says nothing more",
+        "storage/store.py",
+        "            self._journal.erase()\n",
+        "",
+        POWER,
+    ),
+    Planted(
+        "the mark does not claim what is written and not synced",
+        "storage/store.py",
+        "        if self._synced > self._mark.sequence:\n",
+        "        self._synced = self._rocksdb.latest_sequence_number()\n        if self._synced > self._mark.sequence:\n",
+        POWER,
+    ),
+    Planted(
+        "what is in the journal is synced there",
+        "storage/journal.py",
+        "            self.begin_sync()\n        os.fdatasync(self._file)\n",
+        "            self.begin_sync()\n",
+        POWER,
+    ),
+    Planted(
+        "what was appended before nobody waited is written when somebody does",
+        "storage/journal.py",
+        "        if self._unwritten:\n            self.begin_sync()\n",
+        "",
+        POWER,
+    ),
+    Planted(
+        "what is staged reaches RocksDB",
+        "storage/store.py",
+        "        self._write_rocksdb(batch)\n        # A scan",
+        "        if not self._staged:\n            self._write_rocksdb(batch)\n        # A scan",
+        POWER,
+    ),
+    Planted(
+        "a new journal is there after a power cut",
+        "storage/journal.py",
+        "            os.fsync(self._file)\n",
+        "",
+        POWER,
+    ),
+    Planted(
+        "entries of an earlier round are over",
+        "storage/journal.py",
+        "            if round_ != name or not whole:\n",
+        "            if not whole:\n",
+        POWER,
     ),
     Planted(
         "one turn's writes are there together or not at all",

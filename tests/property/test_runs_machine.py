@@ -148,6 +148,8 @@ class RunsMachine(RuleBasedStateMachine):
         assert with_runs.held == without.held
         assert with_runs.pages.out == without.pages.out
         assert with_runs.next_due_ms() == without.next_due_ms()
+        for lane in with_runs.pool._lanes.values():
+            assert lane.runs.total == sum(map(len, lane.runs))
 
 
 class PassingMachine(RunsMachine):

@@ -60,7 +60,7 @@ class WatchedShard(Shard):
         sequence = self._first_sequence if target is None else target.next_sequence
         seen = Forwarded(actor.name, forward.target, forward.message, sequence)
         self._carried.append(seen)
-        self._effects.append(TopicEffect(forward.target, seen))  # type: ignore[arg-type]
+        self._effects.append((forward.target, seen))  # type: ignore[arg-type]
         super()._forward(actor, forward, now_ms)
 
     def _settle(self, actor: TopicActor, settled: ForwardSettled, now_ms: int) -> None:

@@ -32,6 +32,7 @@ listen = "tcp://0.0.0.0:7701"
 insecure = true
 heartbeat = 0.5
 lanes = false
+alert = false
 log_level = "debug"
 
 [topic]
@@ -64,6 +65,7 @@ WHOLE_CONFIG = Config(
     insecure=True,
     heartbeat=0.5,
     lanes=False,
+    alert=False,
     log_level="debug",
     topic=TopicSettings(
         blocking=True,
@@ -115,6 +117,7 @@ def test_the_environment_may_set_every_key() -> None:
         "ASTERISM_INSECURE": "true",
         "ASTERISM_HEARTBEAT": "0.5",
         "ASTERISM_LANES": "false",
+        "ASTERISM_ALERT": "false",
         "ASTERISM_LOG_LEVEL": "debug",
         "ASTERISM_TOPIC__BLOCKING": "true",
         "ASTERISM_TOPIC__OVERFLOW__SIZE": "1000",

@@ -22,9 +22,9 @@ _tokens = itertools.count(1)
 class World:
     """The lanes of a worker, and clients that connect to them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, alert: bool = False) -> None:
         self.path = str(path)
-        self.lanes = Lanes(self.path)
+        self.lanes = Lanes(self.path, alert)
         self.clients: list[socket.socket] = []
 
     def connect(self, token: bytes | None = None) -> tuple[socket.socket, bytes]:
@@ -466,3 +466,80 @@ def test_at_the_end_nobody_can_connect_any_more(tmp_path: Path) -> None:
     assert is_cut(client) and is_cut(unclaimed)
     with pytest.raises(OSError):
         world.connect()
+
+
+# --- staying awake ----------------------------------------------------------------------------
+
+
+class Arrivals:
+    """Stands for what a worker waits on and for its clock: something comes at each of these times.
+
+    ``asleep`` has the times at which it went to sleep.
+    """
+
+    def __init__(self, at: list[float]) -> None:
+        self.now = 0.0
+        self.at = at
+        self.asleep: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def poll(self, timeout_s: float, most: int) -> list[tuple[int, int]]:
+        if timeout_s:
+            self.asleep.append(round(self.now, 6))
+            self.now = max(self.now, self.at[0])
+        else:
+            self.now += 0.000_01
+        if self.now < self.at[0]:
+            return []
+        self.at.pop(0)
+        return [(-1, 1)]
+
+    def close(self) -> None:
+        """As a poll that is real has to be."""
+
+
+def slept_at(
+    world: World, monkeypatch: pytest.MonkeyPatch, at: list[float], size: int = 100
+) -> list[float]:
+    """When a worker falls asleep that something of this size comes to at these times."""
+    arrivals, count = Arrivals(list(at)), len(at)
+    monkeypatch.setattr(lanes_host, "monotonic", arrivals.monotonic)
+    monkeypatch.setattr(world.lanes, "_epoll", arrivals)
+    for _ in range(count):
+        world.lanes.wait(1_000)
+        world.lanes._ready.clear()
+        world.lanes._taken_bytes += size
+    return arrivals.asleep
+
+
+@pytest.fixture
+def alert(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path / "lane-1.sock", alert=True)
+    yield world
+    world.close()
+
+
+def test_a_worker_in_a_dialogue_stays_awake(alert: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The first short wait shows that it is one; through the next ones it is awake.
+    assert slept_at(alert, monkeypatch, [1, 1.000_1, 1.000_25, 1.000_4]) == [0, 1]
+
+
+def test_a_worker_falls_asleep_when_nothing_comes_soon(
+    alert: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept = slept_at(alert, monkeypatch, [1, 1.000_1, 5, 5.000_5, 5.001, 5.001_1, 5.001_2])
+    # Awake for 0.2 ms behind the second; asleep at once from then on, until a wait is short again.
+    assert slept == [0, 1, pytest.approx(1.000_3), 5, 5.000_5, 5.001]
+
+
+def test_a_worker_sleeps_between_large_things(
+    alert: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = lanes_host.SMALL_BYTES + 1
+    assert len(slept_at(alert, monkeypatch, [1, 1.000_1, 1.000_2, 1.000_3], size)) == 4
+
+
+def test_a_worker_that_is_told_to_sleeps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(slept_at(world, monkeypatch, [1, 1.000_1, 1.000_2, 1.000_3])) == 4

@@ -11,14 +11,14 @@ import pytest
 
 from asterism import Backoff, DropOld, PeerError, RejectNew, limits
 from asterism import commands as ask
-from asterism.actors.shard import Shard
-from asterism.message import NEVER_MS
+from asterism.actors.shard import OUTDATED_MAX, Shard
+from asterism.message import NEVER_MS, Status
 from asterism.rows import Rows
 from asterism.settings import DAY_MS, TopicSettings
 from asterism.storage.keys import STORE_NEXT, STORE_TOPIC, after, topic_prefix
 from asterism.storage.records import unpack
 from asterism.storage.store import Store
-from tests.support.core import CoreBroker
+from tests.support.core import CoreBroker, header
 from tests.support.kinds import code_of
 
 PUSH: dict[str, Any] = {"mode": "push"}
@@ -1365,3 +1365,16 @@ def test_what_a_topic_keeps_in_memory_is_bounded_by_its_windows() -> None:
     for _ in range(5):
         broker.publish_many([b"x"] * 1_000)
     assert len(broker.actor.pool.live) <= limits.WINDOW_MAX
+
+
+def test_times_that_hold_no_more_are_not_kept() -> None:
+    # With nothing out the next thing due is an expiry in days, with something out its deadline.
+    broker = CoreBroker()
+    broker.subscribe()
+    for number in range(OUTDATED_MAX):
+        incoming = (number.to_bytes(16, "big"), header().encoded, b"x")
+        broker.do(ask.Publish(b"p", 0, (incoming,)))
+        (delivered,) = broker.inbox.popitem()[1]
+        broker.do(ask.Report(b"consumer", 0, 1, Status.PROCESSED, (delivered.sequence,)))
+    assert len(broker.shard._due) <= OUTDATED_MAX + 2
+    assert (broker.actor.next_due_ms(), broker.topic) in broker.shard._due
