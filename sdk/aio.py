@@ -137,7 +137,15 @@ class Node(Connection):
 
         A refusal is a ``PeerError``. After a ``TimeoutError`` it may still be accepted.
         """
-        receipt = await self.send(topic, payload, timeout=timeout, **wishes)
+        self._check_open()
+        receipt, message, size = self._compose(topic, payload, wishes, self._ids)
+        if self._crowd or not self._session.admits(1, size, receipt.receipt):
+            await self._until_room(1, size, receipt.receipt, timeout)
+        self._session.publish(receipt, 0, [message], size)
+        if self._session.has_one_under_way or self._is_frame_full():
+            self._flush()
+        else:
+            self._schedule()
         return await receipt.accepted(timeout)
 
     async def send(
@@ -171,21 +179,18 @@ class Node(Connection):
     ) -> tuple[Receipt, Incoming, int]:
         """A message, its receipt, and its size."""
         now_ms = clock_ms()
-        header = self._composer.header(checks.topic_name(topic), now_ms, **wishes)
-        content = _content(payload)
-        (message_id,) = ids.take(1, now_ms)
+        header = self._composer.header(topic, now_ms, wishes)
+        content = payload if type(payload) is bytes else _content(payload)
+        message_id = ids.take_one(now_ms)
         receipt = Receipt(self, topic, header, 1, message_id)
-        return receipt, (message_id, header.encoded, content), len(header.encoded) + len(content)
-
-    def _has_room(self, count: int, size: int, receipt: bool) -> bool:
-        """May so much be published at once, with nobody ahead who waits?"""
-        return not self._writing.locked() and self._session.admits(count, size, receipt)
+        encoded = header.encoded
+        return receipt, (message_id, encoded, content), len(encoded) + len(content)
 
     async def _put(
         self, receipt: Receipt, message: Incoming, size: int, timeout: float | None
     ) -> None:
         """Publishes a message as soon as there is room for it."""
-        if not self._has_room(1, size, receipt.receipt):
+        if self._crowd or not self._session.admits(1, size, receipt.receipt):
             await self._until_room(1, size, receipt.receipt, timeout)
         self._put_now(receipt, message, size)
         if self._is_frame_full():
@@ -193,7 +198,6 @@ class Node(Connection):
 
     def _put_now(self, receipt: Receipt, message: Incoming, size: int) -> None:
         self._session.publish(receipt, 0, [message], size)
-        self._receipts.add(receipt)
         self._schedule()
 
     async def publish_many(
@@ -227,7 +231,7 @@ class Node(Connection):
         """Publishes many messages without waiting for the answers, as ``send`` does."""
         self._check_open()
         now_ms = clock_ms()
-        header = self._composer.header(checks.topic_name(topic), now_ms, **common)
+        header = self._composer.header(topic, now_ms, common)
         listed = messages if type(messages) is list else list(messages)
         if not listed:
             raise PeerError("bad_request", "there are no messages to publish")
@@ -237,12 +241,11 @@ class Node(Connection):
         start = 0
         while start < len(contents):
             count, size = _chunk(contents, headers, start)
-            if not self._has_room(count, size, header.receipt):
+            if self._crowd or not self._session.admits(count, size, header.receipt):
                 await self._until_room(count, size, header.receipt, timeout)
             end = start + count
             packed = list(zip(ids[start:end], headers[start:end], contents[start:end], strict=True))
             self._session.publish(receipt, start, packed, size)
-            self._receipts.add(receipt)
             if self._is_frame_full():
                 await self._flush_and_yield()
             else:
@@ -266,7 +269,7 @@ class Node(Connection):
         self._check_open()
         now_ms, packed, size = clock_ms(), [], 0
         for number, message in enumerate(messages, 1):
-            header = self._composer.header(checks.topic_name(topic), now_ms, **message.wishes)
+            header = self._composer.header(topic, now_ms, message.wishes)
             content = _content(message.payload)
             # The same whoever publishes it: what is answered again tells the id that is stored.
             named = producer + number.to_bytes(8, "big") + topic.encode()
@@ -351,7 +354,7 @@ class Node(Connection):
                     wishes.pop("subject", None)
                 elif "subject" in message.wishes and "subjects" not in message.wishes:
                     wishes.pop("subjects", None)
-                encoded = self._composer.header(topic, now_ms, **wishes).encoded
+                encoded = self._composer.header(topic, now_ms, wishes).encoded
                 message = message.payload
             contents.append(_content(message))
             headers.append(encoded)
@@ -361,6 +364,7 @@ class Node(Connection):
         self, count: int, size: int, receipt: bool, timeout: float | None
     ) -> None:
         """Waits until so much may be published; those who came before go first."""
+        self._crowd += 1
         try:
             async with asyncio.timeout(timeout), self._writing:
                 while not self._session.admits(count, size, receipt):
@@ -370,6 +374,8 @@ class Node(Connection):
         except TimeoutError:
             late = f"no room to publish within {timeout:g} s: too much is unanswered or unresolved"
             raise TimeoutError(late + self._why_late(timeout)) from None
+        finally:
+            self._crowd -= 1
 
     # --- receiving --------------------------------------------------------------------------
 
@@ -762,7 +768,7 @@ class Node(Connection):
         self, topic: str, priority: int | None = None, *, timeout: float | None = TIMEOUT
     ) -> int:
         """Begins a message; its sequence. It is deleted unless it is ``set`` in time."""
-        (message_id,) = self._ids.take(1, clock_ms())
+        message_id = self._ids.take_one(clock_ms())
         reply = await self._ask_topic(Verb.DRAFT, topic, (message_id, priority), timeout)
         return int(reply["sequence"])
 

@@ -1,18 +1,16 @@
 """The blocking client: the same verbs without ``await``, from as many threads as you like.
 
-One thread beneath runs the asyncio client; a verb hands its work over and waits. Reports are handed
-over without waiting, and deliveries are fetched some at a time, so that neither costs a change of
-threads each.
+Beneath is the asyncio client, on a loop that the thread which calls a verb drives while it waits
+(``driving.py``). Reports are handed over without waiting; deliveries are fetched some at a time.
 """
 
-import asyncio
 import secrets
 import threading
 from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, Final, Self, Unpack
 
 from asterism.errors import PeerError
 from asterism.sdk.aio import CREDIT, REPLIES, STATUS_TIMEOUT, Message, Node, Once
@@ -30,59 +28,12 @@ from asterism.sdk.connection import (
     sayable,
 )
 from asterism.sdk.deliveries import FAILED, PROCESSED, RECEIVED, Received
+from asterism.sdk.driving import Loop
 from asterism.sdk.producing import Incoming
 from asterism.sdk.session import WINDOW_BYTES, WINDOW_MESSAGES
 from asterism.sdk.tickets import ClosedError, Outcome
 
 PREFETCH: Final = 64  # deliveries that an iteration fetches at a time
-
-Value = TypeVar("Value")
-
-
-class Loop:
-    """The thread beneath a blocking client."""
-
-    def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name=f"asterism {name}", daemon=True
-        )
-        self._thread.start()
-        self._is_over = False
-
-    def run(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """Has the thread do this, and waits for it."""
-        if self._is_over:
-            work.close()
-            raise ClosedError("this client is closed")
-        done = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return done.result()
-        except BaseException:
-            done.cancel()  # of use only where the wait itself was interrupted
-            raise
-
-    def hand_over(self, call: Any, *arguments: object) -> None:
-        """Has the thread call this soon."""
-        if self._is_over:
-            raise ClosedError("this client is closed")
-        self._loop.call_soon_threadsafe(call, *arguments)
-
-    def end(self) -> None:
-        if self._is_over:
-            return
-        self._is_over = True
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _end(self) -> None:
-        """Lets what was cancelled come to its end, so that it leaves nothing open."""
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._loop.stop()
 
 
 class BlockingMessageReceipt:
@@ -337,8 +288,8 @@ class BlockingNode:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._lock = threading.Lock()
-        self._ids = Ids(secrets.token_bytes)  # of what is composed here, not on the thread beneath
-        self._handed = 0  # messages on their way to the thread beneath
+        self._ids = Ids(secrets.token_bytes)  # of what is composed here, not on the loop
+        self._handed = 0  # messages on their way to the loop
         self._handed_bytes = 0
         self._loop = Loop(node.name)
         try:
@@ -361,7 +312,7 @@ class BlockingNode:
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Waits for what is unanswered, at most ``timeout`` seconds, and says goodbye."""
-        if not self._loop._is_over:
+        if not self._loop.is_over:
             try:
                 self._loop.run(self._node.close(timeout))
             finally:
@@ -456,7 +407,7 @@ class BlockingNode:
         **common: Unpack[Wishes],
     ) -> BlockingBatchReceipt:
         """Publishes many messages without waiting for the answers."""
-        listed = list(messages)  # what makes them may block, and is not to block the thread beneath
+        listed = list(messages)  # what makes them may block, and is not to block the loop
         done = self._loop.run(self._node.send_many(topic, listed, timeout=timeout, **common))
         return BlockingBatchReceipt(self._loop, done)
 

@@ -48,6 +48,15 @@ class Ids:
         self._counter = (seed >> 12) & (_COUNTER_MASK >> 1)
         self._time_ms = 0
 
+    def take_one(self, now_ms: int) -> bytes:
+        """The next id."""
+        if now_ms > self._time_ms:
+            self._time_ms = now_ms
+        high = self._time_ms << 16 | 0x7000 | self._chance
+        low = 1 << 63 | self._counter + 1
+        self._counter = (self._counter + 1) & _COUNTER_MASK
+        return (high << 64 | low).to_bytes(16, "big")
+
     def take(self, count: int, now_ms: int) -> list[bytes]:
         """So many ids, rising; a clock that was set back does not make them fall."""
         self._time_ms = time_ms = max(self._time_ms, now_ms)
@@ -63,10 +72,10 @@ class Composer:
     def __init__(self) -> None:
         self._kept: dict[object, Header] = {}
 
-    def header(self, topic: str, now_ms: int, **wishes: Unpack[Wishes]) -> Header:
-        """The header of a message on this topic; what is wrong with it is a ``PeerError``."""
+    def header(self, topic: str, now_ms: int, wishes: Wishes) -> Header:
+        """The header of a message on this topic; what is wrong with either is a ``PeerError``."""
         key: object = None
-        if "ttl" not in wishes and "attributes" not in wishes:
+        if "ttl" not in wishes and "attributes" not in wishes and type(topic) is str:
             try:
                 key = (topic, *wishes.items())
                 kept = self._kept.get(key)
@@ -74,7 +83,7 @@ class Composer:
                 key = kept = None
             if kept is not None:
                 return kept
-        header = make_header(topic, now_ms, **wishes)
+        header = make_header(checks.topic_name(topic), now_ms, **wishes)
         if key is not None:
             if len(self._kept) >= HEADERS_KEPT_MAX:
                 self._kept.clear()

@@ -32,6 +32,7 @@ from asterism.sdk.producing import RETRY_MS_MAX, RETRY_MS_MIN
 from asterism.sdk.receiving import Subscription
 from asterism.sdk.session import Session
 from asterism.sdk.tickets import ClosedError, Outcome, Ticket
+from asterism.sdk.waiting import Waiting, deadline_in
 from asterism.subjects import split_interest
 from asterism.wire import LANE_TOKEN_BYTES, Part, Verb
 
@@ -68,7 +69,7 @@ class Receipt(Ticket):
     def __init__(
         self, node: "Connection", topic: str, header: Header, count: int, id: bytes
     ) -> None:
-        super().__init__(topic, count, header.receipt)
+        Ticket.__init__(self, topic, count, header.receipt)
         self._node = node
         self._waiters: list[asyncio.Future[None]] = []
         self.id = id
@@ -89,12 +90,18 @@ class Receipt(Ticket):
     async def accepted(self, timeout: float | None = TIMEOUT) -> Self:
         """Waits until the topic has it (durable: on disk); ``PeerError`` if it is refused."""
         if self.missing:
-            self._node._hurry()
-            await self._until(lambda: not self.missing, timeout, "accepted")
-        error = self.first_error()
-        if error is not None:
-            raise error
+            if self._node._flushing:
+                self._node._hurry()
+            if not await self._node._until(self, self._is_answered, timeout):
+                raise self._late("accepted", timeout)
+        if self.accepted_count < self.count:
+            error = self.first_error()
+            if error is not None:
+                raise error
         return self
+
+    def _is_answered(self) -> bool:
+        return not self.missing
 
     async def resolved(self, timeout: float | None = TIMEOUT) -> Outcome:
         """Waits for how the (first) message ended; a receipt has to have been asked for."""
@@ -102,8 +109,8 @@ class Receipt(Ticket):
 
     async def _resolved_at(self, position: int, timeout: float | None) -> Outcome:
         self._check_asked()
-        if position not in self.outcomes:
-            await self._until(lambda: self._is_over_at(position), timeout, "resolved")
+        if not await self._node._until(self, lambda: self._is_over_at(position), timeout):
+            raise self._late("resolved", timeout)
         if position not in self.outcomes:
             self._sequence_at(position)  # raises the refusal
         return self.outcomes[position]
@@ -116,17 +123,15 @@ class Receipt(Ticket):
         if not self.receipt:
             raise RuntimeError("no receipt was asked for: publish(..., receipt=True)")
 
-    async def _until(self, reached: Callable[[], bool], timeout: float | None, what: str) -> None:
-        if not await self._node._until(self, reached, timeout):
-            why = self._node._why_late(timeout)
-            raise TimeoutError(f"not {what} within {timeout:g} s; it may still be{why}")
+    def _late(self, what: str, timeout: float | None) -> TimeoutError:
+        why = self._node._why_late(timeout)
+        return TimeoutError(f"not {what} within {timeout:g} s; it may still be{why}")
 
     def _wake(self) -> None:
         if self._waiters:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+                self._node._waiting.settle(waiter, None)
 
     def __repr__(self) -> str:
         state = "under way" if self.missing else "answered"
@@ -160,8 +165,8 @@ class BatchReceipt(Receipt):
     async def all_resolved(self, timeout: float | None = TIMEOUT) -> list[Outcome | None]:
         """Waits for how each of them ended; ``None`` for those that were refused."""
         self._check_asked()
-        if not self.is_resolved:
-            await self._until(lambda: self.is_resolved, timeout, "resolved")
+        if not await self._node._until(self, lambda: self.is_resolved, timeout):
+            raise self._late("resolved", timeout)
         return [self.outcomes.get(position) for position in range(self.count)]
 
 
@@ -234,13 +239,16 @@ class Delivery(Received):
         node = self._inbox._node
         node._check_open()
         answer = node._loop.create_future() if confirm else None
-        if not self._climb(status, sayable(reason), answer):
+        if not self._climb(status, sayable(reason) if reason else "", answer):
             return
-        node._touch(self._subscription)
-        if answer is not None:
-            refused: dict[int, str] = await node._wait(answer, TIMEOUT, "a report")
-            if self.sequence in refused:
-                raise PeerError(refused[self.sequence], f"message {self.sequence} of {self.topic}")
+        node._session.touch(self._subscription)
+        if answer is None:
+            node._schedule()
+            return
+        node._hurry()
+        refused: dict[int, str] = await node._wait(answer, TIMEOUT, "a report")
+        if self.sequence in refused:
+            raise PeerError(refused[self.sequence], f"message {self.sequence} of {self.topic}")
 
     async def __aenter__(self) -> Self:
         await self.received()
@@ -290,16 +298,18 @@ class Inbox:
         return self
 
     async def __anext__(self) -> Delivery:
-        taken = await self.batch(1, None)
-        if not taken:
+        if not self._subscription.buffer:
+            await self._node._until(self, self._has_news, None)
+        if not self._subscription.buffer:
             raise StopAsyncIteration
-        return taken[0]
+        return self._take_one()
 
     async def receive(self, timeout: float | None = TIMEOUT) -> Delivery:
         """The next delivery; ``TimeoutError`` when none came in time."""
-        taken = await self.batch(1, timeout)
-        if taken:
-            return taken[0]
+        if not self._subscription.buffer:
+            await self._node._until(self, self._has_news, timeout)
+        if self._subscription.buffer:
+            return self._take_one()
         if self._is_closed:
             raise ClosedError("this inbox is closed")
         raise TimeoutError(f"no delivery within {timeout:g} s")
@@ -310,8 +320,15 @@ class Inbox:
         With a timeout of ``None`` it waits for ever; of a closed inbox, none are left.
         """
         if not self._subscription.buffer:
-            await self._wait(timeout)
+            await self._node._until(self, self._has_news, timeout)
         return self._take(max)
+
+    def _take_one(self) -> Delivery:
+        held = self._subscription
+        item, is_free = held.take_one()
+        if is_free and held.owes_credit:
+            self._node._touch(held)
+        return Delivery(self, held, item, is_free)
 
     def _take(self, max: int) -> list[Delivery]:
         held = self._subscription
@@ -320,14 +337,13 @@ class Inbox:
             self._node._touch(held)
         return [Delivery(self, held, item, is_free) for item, is_free in taken]
 
-    async def _wait(self, timeout: float | None) -> None:
-        """Waits until something is there, the inbox is closed, or the time is over."""
-        await self._node._until(self, self._has_news, timeout)
-
     def _has_news(self) -> bool:
-        if not self._subscription.buffer and not self._is_closed and self._error is not None:
+        """Is something there, or the inbox closed?"""
+        if self._subscription.buffer or self._is_closed:
+            return True
+        if self._error is not None:
             raise self._error
-        return bool(self._subscription.buffer) or self._is_closed
+        return False
 
     async def processed(self, deliveries: Sequence[Received]) -> None:
         """Reports many deliveries processed, in one frame."""
@@ -378,8 +394,7 @@ class Inbox:
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            self._node._waiting.settle(waiter, None)
 
 
 # --- the node -----------------------------------------------------------------------------------
@@ -408,14 +423,15 @@ class Connection(ABC):
         )
         self._loop: asyncio.AbstractEventLoop
         self._link: Link
+        self._waiting: Waiting
         self._lanes: dict[int, Lane] = {}  # by the worker
         self._writing = asyncio.Lock()  # held by who waits for room, so that others wait behind
+        self._crowd = 0  # how many wait for room; while some do, nobody goes ahead of them
         self._is_open = False
         self._failure: Exception | None = None
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._joining: dict[int, asyncio.Future[None]] = {}
         self._inboxes: dict[int, Inbox] = {}
-        self._receipts: set[Receipt] = set()  # those that are not answered yet
         # Producer -> those who wait for an outcome of it, of which there is no receipt here.
         self._overhearing: dict[bytes, set[asyncio.Future[Any]]] = {}
         self._ready: asyncio.Future[None] | None = None
@@ -434,6 +450,7 @@ class Connection(ABC):
             raise ClosedError("this client is open, or has been")
         self._loop = asyncio.get_running_loop()
         self._link = Link(self._loop, self._on_frame)
+        self._waiting = Waiting(self._loop)
         self._is_open = True
         self._ready = self._loop.create_future()
         try:
@@ -493,11 +510,13 @@ class Connection(ABC):
             if future is not None and not future.done():
                 future.set_exception(failure)
                 future.exception()  # it may be that nobody waits any more
-        for receipt in list(self._receipts):
-            receipt._wake()
+        for ticket in self._session.tickets():
+            assert isinstance(ticket, Receipt)
+            ticket._wake()
         for inbox in self._inboxes.values():
             inbox._wake()
         self._wake_writers()
+        self._waiting.stop()
 
     # --- the connection ---------------------------------------------------------------------
 
@@ -544,9 +563,14 @@ class Connection(ABC):
             self._flush()
 
     def _hurry(self) -> None:
-        """Somebody is about to wait: where nothing else is under way, nothing is waited for."""
-        if self._flushing and self._session.has_one_under_way:
+        """Somebody is about to wait: what he said leaves at once, where nothing else is under way.
+
+        Else others are likely to say more in this turn of the loop, and it leaves with that.
+        """
+        if self._session.has_one_under_way:
             self._flush()
+        else:
+            self._schedule()
 
     def _flush(self) -> None:
         self._flushing = False
@@ -555,14 +579,15 @@ class Connection(ABC):
             return
         if not link.outbox:  # while the socket takes no more, what is published gathers
             link.outbox.extend(self._session.flush(monotonic_ms()))
-            for worker, parts in self._session.take_lanes().items():
+            for worker, parts in self._session.ways.take_lanes().items():
                 self._lanes[worker].send(parts)
         if link.outbox:
             link.send()
             # Sending may have swallowed the descriptor's sign that there is something to read.
             if link.read():
                 self._loop.call_soon(self._on_ready)
-        self._arm()
+        if self._timer is None or self._session.has_retries:
+            self._arm()
 
     # --- lanes ------------------------------------------------------------------------------
 
@@ -596,9 +621,10 @@ class Connection(ABC):
     # --- time -------------------------------------------------------------------------------
 
     def _arm(self) -> None:
-        """Sets the timer for when the session has something to do."""
-        if self._timer is not None and not self._session.has_retries:
-            return  # it is set for the next sign of life, and then set anew
+        """Sets the timer for when the session has something to do.
+
+        Where nothing is to be tried again it is set already, for the next sign of life.
+        """
         due_ms = self._session.next_due_ms()
         if due_ms is None or not self._is_open:
             return
@@ -630,7 +656,11 @@ class Connection(ABC):
         self._on_events(self._session.receive(frame, monotonic_ms()))
 
     def _on_parts(self, data: bytes, parts: list[Part]) -> None:
-        self._on_events(self._session.receive_parts(data, parts, monotonic_ms()))
+        self._waiting.hold()
+        try:
+            self._on_events(self._session.receive_parts(data, parts, monotonic_ms()))
+        finally:
+            self._waiting.release()
 
     def _on_events(self, events: Iterable[happened.Event]) -> None:
         for event in events:
@@ -644,12 +674,13 @@ class Connection(ABC):
         match event:
             case happened.Answered(ticket):
                 assert isinstance(ticket, Receipt)
-                self._receipts.discard(ticket)
                 ticket._wake()
             case happened.Delivered(subscription):
                 inbox = self._inboxes.get(subscription.endpoint)
-                if inbox is not None:
-                    self._on_delivered(inbox)
+                if inbox is not None and inbox._is_cancelled:
+                    self._give_back(inbox)
+                elif inbox is not None and inbox._waiters:
+                    inbox._wake()
             case happened.Replied(request, body):
                 self._settle(self._answers.pop(request, None), body)
             case happened.Refused(request, error):
@@ -702,12 +733,6 @@ class Connection(ABC):
             case happened.LaneOver(worker):
                 self._close_lane(worker)
 
-    def _on_delivered(self, inbox: Inbox) -> None:
-        if inbox._is_cancelled:
-            self._give_back(inbox)
-        elif inbox._waiters:
-            inbox._wake()
-
     def _give_back(self, inbox: Inbox) -> None:
         held = inbox._subscription
         self._give_up(
@@ -725,17 +750,12 @@ class Connection(ABC):
                 log.warning("%s: off %s: %s", self.name, subscription.topic, error)
 
     def _settle(self, future: "asyncio.Future[Any] | None", value: object) -> None:
-        if future is None or future.done():
-            return
-        if isinstance(value, Exception):
-            future.set_exception(value)
-        else:
-            future.set_result(value)
+        if future is not None:
+            self._waiting.settle(future, value)
 
     def _wake_writers(self) -> None:
         room, self._room = self._room, None
-        if room is not None and not room.done():
-            room.set_result(None)
+        self._settle(room, None)
 
     @abstractmethod
     async def publish(
@@ -761,7 +781,6 @@ class Connection(ABC):
     async def _answer(self, number: int, timeout: float | None, what: str) -> dict[str, Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         self._answers[number] = future
-        self._schedule()
         self._hurry()
         try:
             reply: dict[str, Any] = await self._wait(future, timeout, what)
@@ -771,18 +790,14 @@ class Connection(ABC):
             self._session.forget(number)
 
     async def _wait(self, future: "asyncio.Future[Any]", timeout: float | None, what: str) -> Any:
-        if timeout is None:
-            return await future
-        # A third of the cost of asyncio.timeout, and every question has one.
-        timer = self._loop.call_later(timeout, self._expire, future, timeout, what)
+        self._waiting.begin(future, deadline_in(timeout))
         try:
             return await future
+        except TimeoutError:
+            late = f"no answer to {what} within {timeout:g} s{self._why_late(timeout)}"
+            raise TimeoutError(late) from None
         finally:
-            timer.cancel()
-
-    def _expire(self, future: "asyncio.Future[Any]", timeout: float, what: str) -> None:
-        late = f"no answer to {what} within {timeout:g} s{self._why_late(timeout)}"
-        self._settle(future, TimeoutError(late))
+            self._waiting.end(future)
 
     def _why_late(self, timeout: float | None) -> str:
         """Why the broker does not do what it was asked so long ago, as it said last."""
@@ -795,29 +810,21 @@ class Connection(ABC):
         self, owner: "Receipt | Inbox", reached: Callable[[], bool], timeout: float | None
     ) -> bool:
         """Waits until something holds, looking whenever its owner is woken; False if too late."""
-        waiter: asyncio.Future[None] | None = None
-        is_late = False
-
-        def expire() -> None:
-            nonlocal is_late
-            is_late = True
-            self._settle(waiter, None)
-
-        timer = None if timeout is None else self._loop.call_later(timeout, expire)
-        try:
-            while not reached():
-                if is_late:
-                    return False
-                self._check_open()
-                waiter = self._loop.create_future()
-                owner._waiters.append(waiter)
+        deadline = deadline_in(timeout)
+        while not reached():
+            self._check_open()
+            waiter = self._loop.create_future()
+            owner._waiters.append(waiter)
+            self._waiting.begin(waiter, deadline)
+            try:
                 await waiter
-            return True
-        finally:
-            if timer is not None:
-                timer.cancel()
-            if waiter in owner._waiters:
-                owner._waiters.remove(waiter)
+            except TimeoutError:
+                return reached()
+            finally:
+                self._waiting.end(waiter)
+                if waiter in owner._waiters:
+                    owner._waiters.remove(waiter)
+        return True
 
     def _touch(self, subscription: Subscription) -> None:
         self._session.touch(subscription)

@@ -88,12 +88,14 @@ class Received:
 
     def _climb(self, status: int, reason: str = "", token: object = None) -> bool:
         """Notes a report, if it says anything new; whether it does."""
-        if self._step >= min(status, PROCESSED):
+        step = status if status < PROCESSED else PROCESSED
+        if self._step >= step:
             return False
-        self._step = min(status, PROCESSED)
         if status == RECEIVED and self.header.expect == RECEIVED:
-            self._step = PROCESSED  # that was all that is expected
-        self._subscription.report(status, (self.sequence,), (self.attempt,), reason, token)
+            step = PROCESSED  # that was all that is expected
+        self._step = step
+        item = self._item
+        self._subscription.report(status, item[:1], item[1:2], reason, token)
         return True
 
     def __repr__(self) -> str:

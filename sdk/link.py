@@ -34,12 +34,9 @@ class Link:
         self._on_frame = on_frame
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
+        self.is_open = False  # is there a socket?
         self._monitor: Any = None
         self.outbox: deque[bytes] = deque()
-
-    @property
-    def is_open(self) -> bool:
-        return self._socket is not None
 
     def open(self, address: str, on_ready: Callable[[], None], on_lost: Callable[[], None]) -> None:
         """Connects a new socket."""
@@ -57,6 +54,7 @@ class Link:
             raise ValueError(f"cannot connect to {address!r}: {error}") from None
         self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._socket = socket
+        self.is_open = True
         self._loop.add_reader(self._fd(), on_ready)
         self._loop.add_reader(self._monitor.fd, self._read_monitor, on_lost)
         # Its descriptor speaks up only once somebody has looked and found nothing.
@@ -118,6 +116,7 @@ class Link:
             return
         self._loop.remove_reader(self._fd())
         socket, self._socket = self._socket, None
+        self.is_open = False
         monitor, self._monitor = self._monitor, None
         self._loop.remove_reader(monitor.fd)
         socket.disable_monitor()

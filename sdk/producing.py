@@ -64,15 +64,8 @@ class Window:
         assert self.messages >= 0 and self.bytes >= 0
 
 
-class Share:
-    """Neighbouring messages of one ticket in one frame."""
-
-    __slots__ = ("count", "start", "ticket")
-
-    def __init__(self, ticket: Ticket, start: int, count: int) -> None:
-        self.ticket = ticket
-        self.start = start
-        self.count = count
+Share = tuple[Ticket, int, int]
+"""Neighbouring messages of one ticket in one frame: the ticket, their first position, how many."""
 
 
 class Batch:
@@ -119,11 +112,12 @@ class Identity:
 
     def expect(self, first: int, share: Share, results: list[int | PeerError]) -> int:
         """Remembers that receipts will come; returns how many."""
-        reference = ref(share.ticket)
+        ticket, start, _ = share
+        reference = ref(ticket)
         before = len(self.awaited)
         for index, result in enumerate(results):
             if type(result) is int:
-                self.awaited[first + index] = (reference, share.start + index, result)
+                self.awaited[first + index] = (reference, start + index, result)
         added = len(self.awaited) - before
         if len(self.awaited) >= self.sweep_at:
             added -= self.forget_dropped()
@@ -163,11 +157,16 @@ class Producer:
     def is_idle(self) -> bool:
         return not self.batches and not self.buffer
 
+    def tickets(self) -> list[Ticket]:
+        """Those of everything that is unanswered."""
+        sent = [ticket for batch in self.batches for ticket, _, _ in batch.shares]
+        return sent + [ticket for ticket, _, _ in self.shares]
+
     # --- in ---------------------------------------------------------------------------------
 
     def add(self, ticket: Ticket, start: int, messages: list[Incoming], size: int) -> None:
         self.buffer += messages
-        self.shares.append(Share(ticket, start, len(messages)))
+        self.shares.append((ticket, start, len(messages)))
         self.buffer_bytes += size
 
     # --- out --------------------------------------------------------------------------------
@@ -198,19 +197,20 @@ class Producer:
 
     def _form(self) -> None:
         """Makes one frame of the front of the buffer."""
-        count, size = len(self.buffer), self.buffer_bytes
-        if count > limits.BATCH_MESSAGES_MAX or size > FRAME_BYTES_MAX:
-            count, size = self._cut()
-        packed: bytes = msgpack.packb(self.buffer[:count])
-        batch = Batch(self, packed, self._take_shares(count), count, size)
-        del self.buffer[:count]
+        messages, shares, size = self.buffer, self.shares, self.buffer_bytes
+        if len(messages) > limits.BATCH_MESSAGES_MAX or size > FRAME_BYTES_MAX:
+            messages, shares, size = self._cut()
+        else:
+            self.buffer, self.shares = [], []
         self.buffer_bytes -= size
+        packed: bytes = msgpack.packb(messages)
+        batch = Batch(self, packed, shares, len(messages), size)
         batch.first = self.next_number
-        self.next_number += count
+        self.next_number += batch.count
         self.batches.append(batch)
 
-    def _cut(self) -> tuple[int, int]:
-        """How many messages of the buffer make one frame, and their size."""
+    def _cut(self) -> tuple[list[Incoming], list[Share], int]:
+        """Takes off the buffer what makes one frame: messages, their shares, and their size."""
         count = size = 0
         for message in self.buffer[: limits.BATCH_MESSAGES_MAX]:
             more = size_of(message)
@@ -218,21 +218,20 @@ class Producer:
                 break
             count += 1
             size += more
-        return count, size
+        messages = self.buffer[:count]
+        del self.buffer[:count]
+        return messages, self._cut_shares(count), size
 
-    def _take_shares(self, count: int) -> list[Share]:
-        if sum(share.count for share in self.shares) == count:
-            taken, self.shares = self.shares, []
-            return taken
-        taken = []
+    def _cut_shares(self, count: int) -> list[Share]:
+        taken: list[Share] = []
         while count:
-            share = self.shares[0]
-            if share.count <= count:
+            ticket, start, held = self.shares[0]
+            if held <= count:
                 taken.append(self.shares.pop(0))
-                count -= share.count
+                count -= held
             else:
-                taken.append(Share(share.ticket, share.start, count))
-                self.shares[0] = Share(share.ticket, share.start + count, share.count - count)
+                taken.append((ticket, start, count))
+                self.shares[0] = (ticket, start + count, held - count)
                 count = 0
         return taken
 

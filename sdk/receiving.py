@@ -106,6 +106,14 @@ class Subscription:
 
     # --- deliveries -------------------------------------------------------------------------
 
+    def take_one(self) -> tuple[Item, bool]:
+        """Hands out the next delivery, with whether it needs no report."""
+        item = self.buffer.popleft()
+        is_free = (_headers.get(item[3]) or header_of(item[3])).expect == SENT
+        if is_free and self.credit:
+            self.returned += 1
+        return item, is_free
+
     def take(self, count: int) -> list[tuple[Item, bool]]:
         """Hands out up to ``count`` deliveries, each with whether it needs no report."""
         buffer = self.buffer
@@ -153,7 +161,8 @@ class Subscription:
 
     def take_reports(self) -> list[Report]:
         """The reports to send now, of at most as many sequences as a frame may have."""
-        self._drop_outrun()
+        if len(self.reports) > 1:
+            self._drop_outrun()
         taken = []
         for report in self.reports.values():
             while len(report.sequences) > limits.BATCH_MESSAGES_MAX:

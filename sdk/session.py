@@ -7,7 +7,7 @@ collected, time is an argument, and random bytes come from a function that is pa
     events = session.receive(frames, now_ms)
     events = session.tick(now_ms)       at ``next_due_ms``: heartbeats, and what is tried again
     parts = session.flush(now_ms)       what is to be sent now; everything since the last flush
-    session.take_lanes()                the same for lanes, by the worker: ask behind each flush
+    session.ways.take_lanes()           the same for lanes, by the worker: ask behind each flush
     session.lost()                      the socket is gone; ``open`` on the next
 
 I1 A request is in the table from the moment it is made until its answer came or it is forgotten;
@@ -77,8 +77,10 @@ PRODUCERS_MAX: Final = 10_000  # idle ones are forgotten past it; a new one begi
 LANES_MAX: Final = 64  # workers that a client has lanes to; what is for others goes without
 WORKERS_KNOWN_MAX: Final = 100_000  # topics whose worker is remembered
 
+_ELSEWHERE, _REFUSE = int(Verb.ELSEWHERE), int(Verb.REFUSE)  # every part is compared with these
 _OF_ENDPOINT = frozenset({Verb.SET_INTERESTS, Verb.PULL, Verb.EXTEND})
 FRAME_MARGIN_BYTES: Final = 1_024  # of a frame with one message, beyond its header and payload
+COLUMNS_MIN: Final = 8  # deliveries that are checked column by column; fewer, one by one
 EARLY_MAX: Final = 64  # refusals of what came before its endpoint, from one return to the next
 _DOWN, _GREETING, _READY, _LEAVING, _OVER = "down", "greeting", "ready", "leaving", "over"
 
@@ -157,7 +159,7 @@ class Session:
         self._next_endpoint = 1
         self._table: dict[int, _Entry] = {}
         self._asked = 0  # how many of the table are requests of the client
-        self._ways = Ways()
+        self.ways = Ways()
         self._claims: dict[int, int] = {}  # request -> worker, whose lane it claims
         self._producers: dict[str, Producer] = {}
         self._fed: dict[str, Producer] = {}  # those with something to send
@@ -192,14 +194,14 @@ class Session:
         self._hello = self._take_number()
         self._opened_ms = self._heard_ms = self._sent_ms = self._ticked_ms = now_ms
         body = {"versions": [VERSION], "name": self.name, "client": self.client}
-        self._ways.front.append(pack_part(Verb.HELLO, self._hello, b"", pack_body(body)))
+        self.ways.front.append(pack_part(Verb.HELLO, self._hello, b"", pack_body(body)))
 
     def lost(self) -> None:
         """The socket is gone. What was under way is sent again on the next."""
         if self._state == _OVER:
             return
         self._state = _DOWN
-        self._ways.clear()
+        self.ways.clear()
         self._claims.clear()
         self._pinged = False
         self._retries.clear()
@@ -208,7 +210,7 @@ class Session:
     def leave(self) -> None:
         """Says goodbye; nothing but its answer counts from here on."""
         if self._state == _READY:
-            self._ways.front.append(pack_part(Verb.GOODBYE, self._take_number()))
+            self.ways.front.append(pack_part(Verb.GOODBYE, self._take_number()))
             self._state = _LEAVING
         else:
             self._state = _OVER
@@ -223,12 +225,21 @@ class Session:
     @property
     def has_something_to_do(self) -> bool:
         """Is there something to send, or to send again later?"""
-        return bool(self._fed or self._touched or self._retries or self._ways)
+        is_held = bool(self._fed or self._touched or self._retries or self.ways.front)
+        return is_held or any(self.ways.lanes.values())
 
     @property
     def has_one_under_way(self) -> bool:
-        """Is no more than one thing published or asked that has no answer yet?"""
-        return self.window.messages + self._asked <= 1
+        """Is there no more than one thing to be sent, or sent and without an answer yet?"""
+        return len(self._table) + len(self._fed) + len(self._touched) <= 1
+
+    def tickets(self) -> list[Ticket]:
+        """Those that are not answered, and those that are not resolved and still held."""
+        unanswered = [held for producer in self._producers.values() for held in producer.tickets()]
+        awaited = [
+            entry[0]() for held in self._identities.values() for entry in held.awaited.values()
+        ]
+        return unanswered + [held for held in awaited if held is not None]
 
     def _take_number(self) -> int:
         number = self._next_request
@@ -285,7 +296,7 @@ class Session:
 
     def _ping(self, now_ms: int) -> None:
         self._pinged = True
-        self._ways.front.append(pack_part(Verb.PING, self._take_number()))
+        self.ways.front.append(pack_part(Verb.PING, self._take_number()))
 
     # --- what is sent -----------------------------------------------------------------------
 
@@ -297,25 +308,22 @@ class Session:
                 self._flush_producers(now_ms)
             if self._touched:
                 self._flush_subscriptions(now_ms)
-        out = self._ways.take_front()
+        out = self.ways.take_front()
         if out:
             self._sent_ms = now_ms
         return out
 
-    def take_lanes(self) -> dict[int, list[bytes]]:
-        """What is to be sent on lanes now, in order, by the worker."""
-        return self._ways.take_lanes()
-
     def _flush_producers(self, now_ms: int) -> None:
         kept = {}
         for topic, producer in self._fed.items():
-            producer.flush(now_ms, self._number_for, self._ways.of(producer.identity.topic))
+            producer.flush(now_ms, self._number_for, self.ways.of(producer.identity.topic))
             if producer.buffer or producer.sent < len(producer.batches):
                 kept[topic] = producer
         self._fed = kept
 
     def _number_for(self, entry: _Entry) -> int:
-        number = self._take_number()
+        number = self._next_request
+        self._next_request = number + 1
         self._table[number] = entry
         return number
 
@@ -330,11 +338,11 @@ class Session:
                 held.resume_ms = 0
                 self._send_reports(held)
             if held.owes_credit:
-                self._ways.of(held.topic_bytes).append(held.grant_part())
+                self.ways.of(held.topic_bytes).append(held.grant_part())
         self._touched = kept
 
     def _send_reports(self, held: Subscription) -> None:
-        out = self._ways.of(held.topic_bytes)
+        out = self.ways.of(held.topic_bytes)
         for report in held.take_reports():
             out.append(report.part(self._number_for(report)))
 
@@ -390,12 +398,12 @@ class Session:
     def _send_asked(self, asked: Asked) -> None:
         if asked.is_cancelled:
             return
-        out = self._ways.of(asked.topic)
+        out = self.ways.of(asked.topic)
         out.append(asked.part())
-        asked.place = self._ways.front_count if out is self._ways.front else 0
+        asked.place = self.ways.front_count if out is self.ways.front else 0
 
     def _post(self, verb: Verb, number: int, topic: bytes, body: bytes) -> None:
-        self._ways.of(topic).append(pack_part(verb, number, topic, body))
+        self.ways.of(topic).append(pack_part(verb, number, topic, body))
 
     # --- publishing -------------------------------------------------------------------------
 
@@ -530,30 +538,32 @@ class Session:
         """Takes parts that lie in these bytes: those of a message, or what came on a lane."""
         events: list[Event] = []
         try:
-            for part in parts:
-                self._receive(part, data[part.body : part.end], now_ms, events)
+            for verb, worker, _, request, topic, _, begin, end in parts:
+                if verb == _ELSEWHERE:
+                    self.ways.is_elsewhere(topic)
+                    continue
+                if self._worker_of.get(topic) != worker or worker >= self.workers:
+                    self._learn_worker(verb, topic, worker)
+                handler = _HANDLERS.get(verb)
+                if handler is not None:
+                    handler(self, request, worker, read_body(data[begin:end]), now_ms, events)
+                else:
+                    told = f"the broker sent verb {verb}, which this version does not know"
+                    events.append(Noted(told))
         except PeerError as error:
             events.append(_misunderstood(error))
         return events
 
-    def _receive(self, part: Part, body: bytes, now_ms: int, events: list[Event]) -> None:
-        verb, worker, _, request, topic = part[:5]
-        if verb == Verb.ELSEWHERE:
-            self._ways.is_elsewhere(topic)
-            return
+    def _learn_worker(self, verb: int, topic: bytes, worker: int) -> None:
+        """Something came from this process, which has the topic that it is about, if any."""
         # A refusal may be of a worker that no longer has the topic.
-        if worker != ANY_WORKER and topic and verb != Verb.REFUSE:
-            if len(self._worker_of) >= WORKERS_KNOWN_MAX:
-                self._worker_of.clear()
-            self._worker_of[topic] = worker
-            if worker >= self.workers:
-                self._ways.is_elsewhere(topic, worker)
-        handler = _HANDLERS.get(verb)
-        if handler is None:
-            told = f"the broker sent verb {verb}, which this version does not know"
-            events.append(Noted(told))
+        if worker == ANY_WORKER or not topic or verb == _REFUSE:
             return
-        handler(self, request, worker, read_body(body), now_ms, events)
+        if len(self._worker_of) >= WORKERS_KNOWN_MAX:
+            self._worker_of.clear()
+        self._worker_of[topic] = worker
+        if worker >= self.workers:
+            self.ways.is_elsewhere(topic, worker)
 
     # --- of the session -----------------------------------------------------------------------
 
@@ -568,7 +578,7 @@ class Session:
         self._frame_bytes_max = _whole(body.get("frame_bytes_max", 64 << 20), "frame_bytes_max", 1)
         self.workers = _whole(body.get("workers"), "workers", 1)
         folder = str(body.get("lanes", ""))
-        self._ways.begin(folder, _whole(body.get("stores"), "stores", 1), self.workers)
+        self.ways.begin(folder, _whole(body.get("stores"), "stores", 1), self.workers)
         self._state = _READY
         self._finish_drained(events)
         self._send_all_again(lambda topic: True)
@@ -603,7 +613,7 @@ class Session:
         # again, it would be done twice.
         seen = body if type(body) is int else None
         self._begin_again(worker, events, seen)
-        if self._ways.folder and worker < min(self.workers, LANES_MAX):
+        if self.ways.folder and worker < min(self.workers, LANES_MAX):
             events.append(self._lane_wanted(worker))
 
     def _begin_again(self, worker: int, events: list[Event], seen: int | None = None) -> None:
@@ -618,7 +628,7 @@ class Session:
             # but as of any process of its own, which nobody can know.
             home = self._worker_of.get(topic)
             if home is None and worker < self.workers:
-                home = self._ways.home(topic)
+                home = self.ways.home(topic)
             return home is None or home == worker
 
         self._forget_answers(is_of_it)
@@ -632,15 +642,15 @@ class Session:
     # --- lanes ------------------------------------------------------------------------------
 
     def _lane_wanted(self, worker: int) -> LaneWanted:
-        return LaneWanted(worker, f"{self._ways.folder}/{LANE_SOCKET.format(worker)}")
+        return LaneWanted(worker, f"{self.ways.folder}/{LANE_SOCKET.format(worker)}")
 
     def open_lane(self, worker: int, token: bytes) -> None:
         """A lane is connected, and this token written to it: uses it from here on."""
         number = self._take_number()
         self._claims[number] = worker
         topic = worker_topic(worker)
-        self._ways.front.append(pack_part(Verb.LANE, number, topic, pack_body((token,))))
-        self._ways.open(worker)
+        self.ways.front.append(pack_part(Verb.LANE, number, topic, pack_body((token,))))
+        self.ways.open(worker)
 
     def lane_lost(self, worker: int) -> list[Event]:
         """A lane has ended: what was under way on it goes through the front-end."""
@@ -652,7 +662,7 @@ class Session:
 
     def _close_lane(self, worker: int) -> bool:
         self._claims = {number: held for number, held in self._claims.items() if held != worker}
-        return self._ways.close(worker)
+        return self.ways.close(worker)
 
     def _on_claimed(self, worker: int, is_refused: bool, events: list[Event]) -> None:
         """The answer to a claim: now the lane has what comes next; or there is no such lane."""
@@ -742,19 +752,20 @@ class Session:
         self.window.remove(batch.count, batch.size)
         position = 0
         for share in batch.shares:
-            mine = results[position : position + share.count]
-            accepted = sum(type(result) is int for result in mine)
-            if share.ticket.receipt and accepted:
+            ticket, start, count = share
+            mine = results[position : position + count]
+            accepted = [*map(type, mine)].count(int)
+            if ticket.receipt and accepted:
                 first = batch.first + position
                 self._receipts += producer.identity.expect(first, share, mine)
                 if batch.sends > 1:  # its receipt may have come and gone
                     for number in self._ask_receipts(
-                        producer.identity, list(range(first, first + share.count))
+                        producer.identity, list(range(first, first + count))
                     ):
                         self._send_entry(number)
-            if share.ticket.answer(share.start, mine, accepted):
-                events.append(Answered(share.ticket))
-            position += share.count
+            if ticket.answer(start, mine, accepted):
+                events.append(Answered(ticket))
+            position += count
         if producer.buffer:
             self._fed[producer.topic] = producer
         if producer.draining:
@@ -788,7 +799,8 @@ class Session:
                     topic = entry.subscription.topic
                     events.append(Noted(f"{topic}: {len(refused)} reports do not count: {codes}"))
                 entry.subscription.failures = 0
-                events += [Reported(token, refused, None) for token in entry.tokens]
+                for token in entry.tokens:
+                    events.append(Reported(token, refused, None))
         del self._table[request]
 
     def _on_joined(self, entry: Joining, body: dict[str, Any], events: list[Event]) -> None:
@@ -1094,11 +1106,13 @@ def _outcome(fields: object) -> tuple[int, str, dict[str, str]]:
 
 
 def _items(items: object) -> tuple[Item, ...]:
-    """Deliveries, each of five fields of the right types; column by column, which is fast."""
+    """Deliveries, each of five fields of the right types; many column by column, which is fast."""
     if type(items) is not tuple:
         raise PeerError("bad_request", "deliveries that are not a list")
-    if not items:
-        return ()
+    if len(items) < COLUMNS_MIN:
+        for item in items:
+            _check_item(item)
+        return items
     if set(map(type, items)) != {tuple} or set(map(len, items)) != {5}:
         raise PeerError("bad_request", "a delivery without its five fields")
     sequences, attempts, ids, headers, payloads = zip(*items, strict=True)
@@ -1109,3 +1123,14 @@ def _items(items: object) -> tuple[Item, ...]:
     for header in set(headers):
         header_of(header)
     return items
+
+
+def _check_item(item: object) -> None:
+    if type(item) is not tuple or len(item) != 5:
+        raise PeerError("bad_request", "a delivery without its five fields")
+    sequence, attempt, message_id, header, payload = item
+    if type(sequence) is not int or type(attempt) is not int:
+        raise PeerError("bad_request", "a delivery whose numbers are none")
+    if type(message_id) is not bytes or type(header) is not bytes or type(payload) is not bytes:
+        raise PeerError("bad_request", "a delivery whose bytes are none")
+    header_of(header)

@@ -25,7 +25,7 @@ class Ways:
         self.folder = ""  # where the sockets of the lanes are; empty where there are none
         self._stores = 0
         self._workers = 0
-        self._lanes: dict[int, list[bytes]] = {}
+        self.lanes: dict[int, list[bytes]] = {}
         self._homes: dict[bytes, int] = {}  # topic -> its worker, or the process of its own
 
     def begin(self, folder: str, stores: int, workers: int) -> None:
@@ -39,16 +39,16 @@ class Ways:
     def clear(self) -> None:
         """The connection is gone, and the lanes with it."""
         self.front = []
-        self._lanes.clear()
+        self.lanes.clear()
 
     def open(self, worker: int) -> None:
         """From here on, what is for this worker goes on its lane."""
-        self._lanes[worker] = []
+        self.lanes[worker] = []
 
     def close(self, worker: int) -> bool:
         """From here on, it goes through the front-end; false if it did."""
         self._forget_homes(worker)
-        return self._lanes.pop(worker, None) is not None
+        return self.lanes.pop(worker, None) is not None
 
     def is_elsewhere(self, topic: bytes, process: int = _FRONT) -> None:
         """The worker of its lane says that a topic has another; or this process of its own does."""
@@ -65,10 +65,11 @@ class Ways:
 
     def of(self, topic: bytes) -> list[bytes]:
         """The parts among which one about this topic goes."""
-        lanes = self._lanes
+        lanes = self.lanes
         if not lanes:
             return self.front
-        return lanes.get(self.home(topic), self.front)
+        home = self._homes.get(topic)
+        return lanes.get(self.home(topic) if home is None else home, self.front)
 
     def home(self, topic: bytes) -> int:
         """The worker whose store a topic is in, or its own process; -1: not known."""
@@ -99,11 +100,10 @@ class Ways:
 
     def take_lanes(self) -> dict[int, list[bytes]]:
         """What is to go on lanes now, by the worker."""
-        taken = {worker: parts for worker, parts in self._lanes.items() if parts}
+        taken = {}
+        for worker, parts in self.lanes.items():
+            if parts:
+                taken[worker] = parts
         for worker in taken:
-            self._lanes[worker] = []
+            self.lanes[worker] = []
         return taken
-
-    def __bool__(self) -> bool:
-        """Is there anything to send?"""
-        return bool(self.front) or any(self._lanes.values())

@@ -1,6 +1,11 @@
 """The blocking client against a real broker: the same verbs, from several threads."""
 
+import asyncio
+import gc
 import itertools
+import logging
+import os
+import random
 import signal
 import subprocess
 import sys
@@ -206,3 +211,185 @@ def test_an_interrupt_while_it_connects_leaves_nothing_open() -> None:
     assert ended.returncode == -signal.SIGINT
     assert ended.stderr.rstrip().endswith("KeyboardInterrupt")
     assert "Task was destroyed" not in ended.stderr
+
+
+# --- who drives the loop --------------------------------------------------------------------------
+
+
+def test_a_long_wait_in_one_thread_holds_up_no_other(node: BlockingNode, topic: str) -> None:
+    inbox = node.subscribe(topic, name="me")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(inbox.receive, WAIT_S)
+        time.sleep(0.05)  # by now it drives
+        began = time.monotonic()
+        for number in range(20):
+            node.publish(f"{topic}-other", b"%d" % number)
+        assert time.monotonic() - began < WAIT_S / 2
+        assert not waiting.done()
+        node.publish(topic, b"x", expect="processed")
+        assert waiting.result(WAIT_S).payload == b"x"
+
+
+def test_who_waits_is_served_when_the_one_who_drove_is_done(node: BlockingNode, topic: str) -> None:
+    """The first to wait drives, and is done first: the others wait on, and each in turn drives."""
+    inboxes = [node.subscribe(f"{topic}-{number}", name="me") for number in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        waiting = []
+        for inbox in inboxes:
+            waiting.append(pool.submit(inbox.receive, WAIT_S))
+            time.sleep(0.02)
+        for number, delivery in enumerate(waiting):
+            with asterism.connect_blocking(node.address) as other:
+                other.publish(f"{topic}-{number}", b"%d" % number)
+            assert delivery.result(WAIT_S).payload == b"%d" % number
+
+
+def test_two_threads_publish_at_once(node: BlockingNode, topic: str) -> None:
+    def publish(_: int) -> list[int]:
+        return [node.publish(topic, b"x").sequence for _ in range(300)]
+
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(publish, range(2))
+    assert sorted(one + other) == list(range(1, 601))
+
+
+def test_while_nobody_calls_signs_of_life_go_on_and_deliveries_are_taken(
+    caplog: pytest.LogCaptureFixture, topic: str
+) -> None:
+    heartbeat_s = 0.2
+    with (
+        Broker(config={"heartbeat": heartbeat_s}) as broker,
+        asterism.connect_blocking(broker.address) as node,
+        caplog.at_level(logging.WARNING, logger="asterism"),
+    ):
+        inbox = node.subscribe(topic, name="me")
+        receipt = node.send(topic, b"x", expect="processed")
+        time.sleep(10 * heartbeat_s)
+        assert len(inbox._inbox._subscription.buffer) == 1
+        assert receipt.sequence == 1
+        assert not caplog.records, "the connection was not lost"
+        inbox.receive(WAIT_S).processed(confirm=True)
+
+
+def test_an_interrupt_cancels_a_verb_and_no_more(broker: Broker, topic: str) -> None:
+    code = (
+        "import os, signal, sys, threading, time, asterism\n"
+        "node = asterism.connect_blocking(sys.argv[1])\n"
+        "inbox = node.subscribe(sys.argv[2], name='me')\n"
+        "for pause in (0.2, 0.21, 0.2):\n"
+        "    threading.Timer(pause, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "    began = time.monotonic()\n"
+        "    try:\n"
+        "        inbox.receive(60)\n"
+        "    except KeyboardInterrupt:\n"
+        "        assert time.monotonic() - began < 10\n"
+        "        print('interrupted')\n"
+        "node.publish(sys.argv[2], b'x')\n"
+        "assert inbox.receive(10).payload == b'x'\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+        "node.close()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, broker.address, topic],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout.split()) == (0, ["interrupted"] * 3), ended.stderr
+    assert not ended.stderr
+
+
+def test_a_handler_of_the_application_may_raise_from_a_wait(
+    node: BlockingNode, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class AlarmError(Exception):
+        pass
+
+    def ring(number: int, frame: object) -> None:
+        with pytest.raises(RuntimeError, match="signal handler"):
+            node.publish(topic, b"from within a verb")
+        raise AlarmError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        inbox = node.subscribe(topic, name="me")
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(AlarmError):
+            inbox.receive(WAIT_S)
+        node.publish(topic, b"x")
+        assert inbox.receive(WAIT_S).payload == b"x"
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    gc.collect()
+    assert not caplog.records, "no task has failed unseen"
+
+
+def test_handlers_that_raise_at_any_moment_leave_the_client_whole(
+    node: BlockingNode, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class AlarmError(BaseException):
+        """Not an exception that anybody on the way may take for one of his own."""
+
+    def ring(number: int, frame: object) -> None:
+        raise AlarmError
+
+    chance, accepted, rung = random.Random(7), 0, 0
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        inbox = node.subscribe(topic, name="me", credit=1_000)
+        for number in range(400):
+            try:
+                # From before the verb has begun to behind its end, which takes half a millisecond.
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.000_02, 0.001))
+                node.publish(topic, b"%d" % number, max_receivers=1)
+                accepted += 1
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except AlarmError:
+                rung += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert rung > 50 and accepted > 0
+    node.publish(topic, b"the last", max_receivers=1)
+    payloads = [inbox.receive(WAIT_S).payload]
+    while payloads[-1] != b"the last":
+        payloads.append(inbox.receive(WAIT_S).payload)
+    assert len(payloads) == len(set(payloads)) > accepted
+    gc.collect()
+    assert not caplog.records, "no task has failed unseen, and no connection was lost"
+
+
+def test_a_close_ends_the_wait_of_another_thread(broker: Broker, topic: str) -> None:
+    node = asterism.connect_blocking(broker.address)
+    inbox = node.subscribe(topic)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(inbox.receive, WAIT_S)
+        time.sleep(0.05)
+        node.close()
+        with pytest.raises(asterism.ClosedError):
+            waiting.result(WAIT_S)
+
+
+def test_verbs_work_within_a_running_loop_too(node: BlockingNode, topic: str) -> None:
+    """As in a notebook: that thread cannot drive, so that the keeper does."""
+
+    async def cell() -> int:
+        return sum(node.publish(topic, b"x").sequence for _ in range(5))
+
+    assert asyncio.run(cell()) == 15
+    assert node.publish(topic, b"x").sequence == 6
+
+
+def test_a_forked_process_leaves_the_client_alone(node: BlockingNode, topic: str) -> None:
+    node.publish(topic, b"x")
+    child = os.fork()
+    if child == 0:
+        try:
+            node.close()
+            node.publish(topic, b"y")
+        except asterism.ClosedError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert node.publish(topic, b"z").sequence == 2

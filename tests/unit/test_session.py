@@ -14,7 +14,7 @@ from asterism.message import Header, Mode, Status
 from asterism.router.placement import store_of, worker_of
 from asterism.sdk import events as happened
 from asterism.sdk import producing, session
-from asterism.sdk.composing import Composer, Ids, make_header
+from asterism.sdk.composing import Composer, Ids, Wishes, make_header
 from asterism.sdk.receiving import FAILED, PROCESSED, RECEIVED, Subscription
 from asterism.sdk.session import Session
 from asterism.sdk.tickets import Outcome, Ticket
@@ -95,7 +95,7 @@ class Client:
 
     def by_lanes(self) -> dict[int, list[Sent]]:
         """What is sent on lanes, by the worker; ask behind a flush."""
-        taken = self.session.take_lanes()
+        taken = self.session.ways.take_lanes()
         return {worker: [Sent(part) for part in parts] for worker, parts in taken.items()}
 
     def told(
@@ -1429,11 +1429,20 @@ def test_a_wish_that_there_is_not_is_a_type_error() -> None:
 
 def test_a_header_that_many_messages_share_is_made_once() -> None:
     composer = Composer()
-    first = composer.header("t", 0, subject="a", expect="processed")
-    assert composer.header("t", 9, subject="a", expect="processed") is first
-    assert composer.header("u", 9, subject="a", expect="processed") == first
-    assert composer.header("t", 1, ttl=1) != composer.header("t", 2, ttl=1)
-    assert composer.header("t", 1, subjects=["a", "b"]).subjects == ("a", "b")
+    wishes: Wishes = {"subject": "a", "expect": "processed"}
+    first = composer.header("t", 0, wishes)
+    assert composer.header("t", 9, wishes) is first
+    assert composer.header("u", 9, wishes) == first
+    assert composer.header("t", 1, {"ttl": 1}) != composer.header("t", 2, {"ttl": 1})
+    assert composer.header("t", 1, {"subjects": ["a", "b"]}).subjects == ("a", "b")
+
+
+@pytest.mark.parametrize("topic", ["", "a\nb", 7, None, b"t", Verb.PING, ["t"]])
+def test_a_header_is_made_for_a_topic_alone(topic: object) -> None:
+    composer = Composer()
+    composer.header("t", 0, {})
+    with pytest.raises(PeerError):
+        composer.header(topic, 0, {})  # type: ignore[arg-type]
 
 
 # --- purity -------------------------------------------------------------------------------------
