@@ -302,42 +302,69 @@ def latency(bench: Bench) -> None:
         published, delivered = answers(bench.publisher, bench.consumer)
         return latencies_us(published, delivered)
 
+    steps = ("publish to delivered", "publish to accepted")
+    _race_latencies(bench, case, run, steps)
+
+
+def accept(bench: Bench) -> None:
+    """One message in flight, and nobody who consumes: publish to accepted."""
+
+    def run(count: int) -> tuple[list[float]]:
+        topic = bench.topic("accept")
+        published = bench.publisher.ask("publish_alone", topic, count, QUEUE)
+        bench.publisher.ask("delete_topics", [topic])
+        return (waits_us(published),)
+
+    _race_latencies(bench, "accept", run, ("publish to accepted, nobody consumes",))
+
+
+def _race_latencies(
+    bench: Bench, case: str, run: Callable[[int], Sequence[list[float]]], steps: Sequence[str]
+) -> None:
+    """Measures beside the peers; what is measured has latencies of each of these steps."""
     count = max(bench.options.messages // 50, 1)
     peers = bench.peers_of(case, count)
     rounds = bench.race([Contestant("asterism", run, count), *peers])
-    ours = _add_latencies(bench, "asterism, durable", rounds[0], {})
+    ours = _add_latencies(bench, case, steps, "asterism, durable", rounds[0], {})
     for peer, held in zip(peers, rounds[1:], strict=True):
         if held:
-            _add_latencies(bench, peer.what, held, ours, f"asterism / {peer.peer}")
+            of = f"asterism / {peer.peer}"
+            _add_latencies(bench, case, steps, peer.what, held, ours, of)
+
+
+def waits_us(published: Sequence[tuple[int, int]]) -> list[float]:
+    """Microseconds from publish to accepted."""
+    return [(ended - began) / 1_000 for began, ended in published]
 
 
 def latencies_us(
     published: Sequence[tuple[int, int]], delivered: Sequence[int]
 ) -> tuple[list[float], list[float]]:
-    """Microseconds from publish to accepted, and from publish to delivered."""
-    accepted = [(ended - began) / 1_000 for began, ended in published]
+    """Microseconds from publish to delivered, and from publish to accepted."""
     arrived = [
         (ended - began) / 1_000 for (began, _), ended in zip(published, delivered, strict=True)
     ]
-    return accepted, arrived
+    return arrived, waits_us(published)
 
 
 def _add_latencies(
     bench: Bench,
+    case: str,
+    steps: Sequence[str],
     what: str,
-    rounds: list[tuple[list[float], list[float]]],
+    rounds: list[Sequence[list[float]]],
     base: Mapping[str, float],
     of: str = "",
 ) -> dict[str, float]:
     """Adds the percentiles of each round; the medians of them."""
     found = {}
-    for at, step in ((1, "delivered"), (0, "accepted")):
+    for at, step in enumerate(steps):
         for name, part in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
             held = [percentile(values[at], part) for values in rounds]
-            key = f"publish to {step}, {name}"
+            key = f"{step}, {name}"
             ratio = base[key] / statistics.median(held) if key in base else None
             found[key] = bench.report.add(
-                "latency", f"{what}: {key}", held, "µs", ratio, of if key in base else ""
+                case, f"{what}: {key}", held, "µs", ratio, of if key in base else ""
             )
     return found
 
@@ -599,6 +626,7 @@ CASES: Final[dict[str, Callable[[Bench], object]]] = {
     "durable-1": durable_1,
     "receipts": receipts,
     "latency": latency,
+    "accept": accept,
     "push": push,
     "online": online,
     "fanout": fanout,

@@ -318,6 +318,17 @@ class Member:
             self._shared.heard.recv_bytes()
         return moments
 
+    async def publish_alone(
+        self, topic: str, count: int, wishes: dict[str, Any]
+    ) -> list[tuple[int, int]]:
+        """Publishes one after the other, each when the one before is accepted; as above."""
+        moments = []
+        for _ in range(count):
+            payload = stamped(self._size)
+            await self._node.publish(topic, payload, **wishes)
+            moments.append((stamp_of(payload), time.monotonic_ns()))
+        return moments
+
     # --- receiving ------------------------------------------------------------------------------
 
     async def subscribe(

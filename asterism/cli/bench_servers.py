@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any, Final
 
-from asterism.cli.bench_cases import BATCH, PeerRun, latencies_us, per_second
+from asterism.cli.bench_cases import BATCH, PeerRun, latencies_us, per_second, waits_us
 from asterism.cli.bench_clients import (
     BenchError,
     Client,
@@ -194,6 +194,15 @@ class QueueMember(ABC):
             self._shared.heard.recv_bytes()
         return moments
 
+    async def publish_alone(self, count: int) -> list[tuple[int, int]]:
+        """Publishes one after the other, each when the one before is confirmed; as above."""
+        moments = []
+        for _ in range(count):
+            payload = stamped(self._size)
+            await self.publish_one(payload)
+            moments.append((stamp_of(payload), time.monotonic_ns()))
+        return moments
+
     async def consume_each(self, count: int) -> list[int]:
         """Takes one after the other, and lets the publisher know when each is acknowledged.
 
@@ -216,6 +225,7 @@ class QueuePeer(ServedPeer):
         return {
             "durable": PeerRun(f"{what}, {windows} of {BATCH}", self._end_to_end),
             "latency": PeerRun(what, self._latency),
+            "accept": PeerRun(what, self._accept),
         }
 
     def _end_to_end(self, count: int) -> float:
@@ -233,3 +243,10 @@ class QueuePeer(ServedPeer):
         publisher.tell("publish_each", count)
         published, delivered = answers(publisher, consumer)
         return latencies_us(published, delivered)
+
+    def _accept(self, count: int) -> tuple[list[float]]:
+        publisher, _ = self._clients
+        publisher.ask("empty")
+        published = publisher.ask("publish_alone", count)
+        publisher.ask("empty")  # whoever measures next has nothing to wade through
+        return (waits_us(published),)

@@ -58,7 +58,7 @@ def test_a_broker_that_runs_is_measured_and_left_as_it_was(
 @pytest.mark.parametrize(
     ("peer", "cases"),
     [
-        (bench_peers.RedisStreams, "durable,latency"),
+        (bench_peers.RedisStreams, "durable,latency,accept"),
         (bench_peers.Nats, "push,online"),
         (bench_jetstream.JetStream, "durable,latency"),
         (bench_rabbitmq.RabbitMQ, "durable,latency"),
