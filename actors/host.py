@@ -62,6 +62,7 @@ from asterism.wire import Part, Verb
 TURN_COMMANDS_MAX: Final = 128  # of one turn, but for those that came with the last one
 TURN_BYTES_MAX: Final = 8 << 20  # of their bodies, with the same exception
 HEARTBEAT_MS: Final = 200  # to the front-end
+RECONNECT_MS: Final = 10  # to a front-end that is being started
 EPOCH_BYTES: Final = 8
 REOPEN_MS: Final = 1_000  # how often a store that failed is tried again
 ELSEWHERE_MS: Final = 50  # the hint of busy while a topic is being moved
@@ -172,6 +173,7 @@ class Worker:
         self._config = config
         self._number = number
         self._dedicated = dedicated
+        self._name = f"{'worker' if dedicated is None else 'dedicated'}-{number}"
         self._clock = Clock()
         self._now_ms = self._started_ms = self._clock.now_ms()
         self._count = store_count(config)
@@ -201,6 +203,7 @@ class Worker:
         self._sync_interval_ms = config.sync_interval_ms
         self._epoch = os.urandom(EPOCH_BYTES)
         self._is_known = False  # to the front-end, as the one that it is since it began
+        self._is_ready = False  # has it said that it is?
         self._frontend_epoch: bytes | None = None
         self._next_beat_ms = 0
         self._snapshots = Snapshots()
@@ -208,18 +211,23 @@ class Worker:
         self._socket = self._connect()
         self._may_have_frames = True  # whether the socket is to be looked at
         self._claims: list[tuple[bytes, int, bytes, bytes]] = []  # node, request, topic, token
-        takes_lanes = config.lanes and dedicated is None
-        path = socket_folder(config) / wire.LANE_SOCKET.format(number)
-        has_cores = len(os.sched_getaffinity(0)) > 1
-        self._lanes = Lanes(str(path) if takes_lanes else None, alert=config.alert and has_cores)
+        self._lanes = self._take_lanes()
 
     def _connect(self) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
         socket.identity = (b"w%d" if self._dedicated is None else b"d%d") % self._number
         socket.sndhwm = socket.rcvhwm = PIPE_MAX
         socket.linger = 1_000
+        socket.reconnect_ivl = RECONNECT_MS
         socket.connect(socket_address(self._config, "workers"))
         return socket
+
+    def _take_lanes(self) -> Lanes:
+        config = self._config
+        takes_lanes = config.lanes and self._dedicated is None
+        path = socket_folder(config) / wire.LANE_SOCKET.format(self._number)
+        has_cores = len(os.sched_getaffinity(0)) > 1
+        return Lanes(str(path) if takes_lanes else None, alert=config.alert and has_cores)
 
     def _descriptor(self) -> int:
         descriptor = self._socket.fd
@@ -236,9 +244,6 @@ class Worker:
             self._lanes.watch(descriptor)
         settle_memory()
         self._beat()
-        kind = "worker" if self._dedicated is None else "dedicated"
-        say_ready(self._config, f"{kind}-{self._number}", started_ms=self._started_ms)
-        log.info("is ready %s", fields_of(stores=len(self._hosted)))
         while not stopping.asked and not self._leaving:
             if self._may_have_frames:
                 # Its descriptor speaks up only once somebody has looked in vain.
@@ -395,6 +400,8 @@ class Worker:
             due_ms = hosted.retry_ms if hosted.shard is None else hosted.shard.next_due_ms()
             if due_ms is not None and due_ms < next_ms:
                 next_ms = due_ms
+            if hosted.unsynced and self._sync_interval_ms is not None:
+                next_ms = min(next_ms, hosted.synced_ms + self._sync_interval_ms)
         return max(next_ms - self._clock.now_ms(), 0)
 
     def _turn(self) -> None:
@@ -405,13 +412,15 @@ class Worker:
             self._drain()
         self._drain_lanes()
         self._asking.end_turn()
+        for hosted in self._hosted.values():
+            # Ahead of all that is staged: one that comes back changes what others hold.
+            if hosted.shard is None and self._now_ms >= hosted.retry_ms:
+                self._reopen(hosted)
         ended: list[Ended] = []
         for hosted in self._hosted.values():
-            if hosted.shard is None:
-                if self._now_ms >= hosted.retry_ms:
-                    self._reopen(hosted)
-            elif hosted.unsynced or hosted.shard.has_turn(self._now_ms):
-                self._end_turn(hosted, hosted.shard, ended)
+            shard = hosted.shard
+            if shard is not None and (hosted.unsynced or shard.has_turn(self._now_ms)):
+                self._end_turn(hosted, shard, ended)
         for turn in ended:
             self._confirm(turn)
         while self._moving:
@@ -606,8 +615,16 @@ class Worker:
         elif what == b"epoch":
             frontend_epoch, known = value[:EPOCH_BYTES], value[EPOCH_BYTES:]
             self._is_known = known == self._epoch
+            if self._is_known and not self._is_ready:
+                self._say_ready()
             if frontend_epoch != self._frontend_epoch:
                 self._on_frontend(frontend_epoch)
+
+    def _say_ready(self) -> None:
+        """Who looks for it finds it from now on: until the front-end knew it, he was told busy."""
+        self._is_ready = True
+        say_ready(self._config, self._name, started_ms=self._started_ms)
+        log.info("is ready %s", fields_of(stores=len(self._hosted)))
 
     def _on_frontend(self, epoch: bytes) -> None:
         if self._frontend_epoch is not None:
@@ -766,7 +783,7 @@ class Worker:
             for name, rate in actor.rates(self._now_ms).items():
                 rates[name] = rates.get(name, 0.0) + rate
         return {
-            "process": f"{'worker' if self._dedicated is None else 'dedicated'}-{self._number}",
+            "process": self._name,
             "pid": os.getpid(),
             "uptime_ms": self._now_ms - self._started_ms,
             "memory_bytes": memory_bytes(),

@@ -4,7 +4,10 @@ The promise: publishers are refused with ``busy`` or ``internal`` and a sentence
 accepted is lost, and the broker goes on by itself when there is space again.
 """
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from itertools import chain, repeat
 from pathlib import Path
@@ -189,6 +192,48 @@ def test_a_store_whose_folder_cannot_be_written_refuses_alone_and_comes_back(
         wanted.append(b"meanwhile")
         assert process_all(broker, TOPIC, len(wanted)) == sorted(wanted)
         assert process_all(broker, ELSEWHERE, 1) == [b"elsewhere"]
+
+
+def test_a_store_that_comes_back_leaves_a_worker_that_is_busy_with_others_alive(
+    tmp_path: Path,
+) -> None:
+    config = {"data_dir": str(tmp_path / "data"), "stores": STORES}
+    with (
+        Broker(workers=1, config=config) as broker,
+        BarePublisher(broker.address, ELSEWHERE) as publisher,
+        asterism.connect_blocking(broker.address, name="consumer") as node,
+        contextlib.ExitStack() as until_it_is_back,
+    ):
+        with file_in_its_place(broker.data_dir / "stores" / "0001"):
+            broker.restart("worker")
+            check_sentence(publisher.publish([b"meanwhile"]))
+            until_it_is_back.enter_context(publishing(broker))
+            inbox = node.subscribe(TOPIC, group="crew", credit=100)
+            assert inbox.receive().attempt == 1  # and never reports: it is to fail over
+            pids = broker.pids()["worker"]
+        until(BACK_S, publisher.again, is_accepted)
+        until_it_is_back.close()
+        assert broker.pids()["worker"] == pids, broker.logs()
+
+
+@contextlib.contextmanager
+def publishing(broker: Broker) -> Iterator[None]:
+    """Three who publish one message after the other."""
+    is_over = threading.Event()
+
+    def publish() -> None:
+        with asterism.connect_blocking(broker.address, name="publisher") as node:
+            while not is_over.is_set():
+                node.publish(TOPIC, b"x", expect="processed", max_receivers=1, timeout=BACK_S)
+
+    with ThreadPoolExecutor() as threads:
+        publishers = [threads.submit(publish) for _ in range(3)]
+        try:
+            yield
+        finally:
+            is_over.set()
+    for each in publishers:
+        each.result()
 
 
 def check_status(broker: Broker) -> None:

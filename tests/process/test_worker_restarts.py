@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import zmq
 
 from asterism import wire
 from asterism.config import load
-from asterism.process_host import socket_address
+from asterism.process_host import read_run_file, socket_address
 from asterism.wire import Verb
 from tests.process.conftest import WAIT_S
 
@@ -25,6 +26,7 @@ class FrontEnd:
 
     def __init__(self, data_dir: Path) -> None:
         self._environ = {"ASTERISM_DATA_DIR": str(data_dir), "ASTERISM_WORKERS": "1"}
+        self._run_folder = data_dir / "run"
         self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
@@ -61,6 +63,10 @@ class FrontEnd:
         while (said := self.hear())[:2] != [b"", b"ready"]:
             pass
         return said[2]
+
+    def has_ready_worker(self) -> bool:
+        """Whether the worker says that it is ready, to whoever looks into the run folder."""
+        return read_run_file(self._run_folder, "worker-0").get("pid") == self._worker.pid
 
     def know(self, epoch: bytes) -> None:
         self._socket.send_multipart([b"w0", b"", b"epoch", b"frontend" + epoch])
@@ -103,3 +109,20 @@ def test_what_was_sent_to_the_worker_before_is_not_done_by_the_new_one(frontend:
     assert frontend.answer()[0] == 4
     number, stats = frontend.answer()
     assert (number, stats["drafting"]) == (5, 2)
+
+
+def test_a_worker_is_ready_once_the_front_end_knows_it(frontend: FrontEnd) -> None:
+    """Who waits for a broker to be ready, and then asks, is not told that a worker is away."""
+    for start in range(2):
+        if start:
+            frontend.restart()
+        # The first at its beginning, the second when its stores are open, the third in its turns.
+        epoch = {frontend.epoch() for _ in range(3)}.pop()
+        frontend.know(b"another!")
+        frontend.epoch()
+        assert not frontend.has_ready_worker()
+        frontend.know(epoch)
+        deadline = time.monotonic() + WAIT_S
+        while not frontend.has_ready_worker():
+            assert time.monotonic() < deadline, "it is known and never gets ready"
+            time.sleep(0.01)
