@@ -55,6 +55,8 @@ class _Verb:
         """On the loop: the thread waits no more."""
         if self.task is not None:
             _cancel(self.task)
+        elif self.work is not None:
+            self.work.close()  # a signal came before it was begun
 
     def outcome(self) -> Any:
         error, self.error = self.error, None
@@ -158,16 +160,14 @@ class Loop:
             try:
                 self._within.add(thread)
                 wake = self._queue_up(verb)
-                if wake is not None:
-                    self._loop.call_soon_threadsafe(self._begin, verb)
-                    wake.wait()  # until it is done, or this thread is to drive
-                signals.are_deferred = True
                 if wake is None:
                     self._begin(verb)
+                else:
+                    self._loop.call_soon_threadsafe(self._begin, verb)
+                    signals.wait_for(wake)  # it is done, or this thread is to drive
                 while not verb.is_done:  # the loop may also stop for a keeper that drives no more
                     self._loop.run_forever()
             finally:
-                signals.are_deferred = True
                 self._leave(verb)
                 self._within.discard(thread)
         if verb.raised is not None:
@@ -262,24 +262,51 @@ class _Signals:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, verb: _Verb) -> None:
-        self.are_deferred = False  # does this thread touch the loop, or pass it on?
         self._loop = loop
         self._verb = verb
+        self._is_waiting = False  # does this thread touch nothing of the loop?
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._replaced: list[int] = []  # the signals whose handlers are ours now
         self._pending: deque[tuple[int, FrameType | None]] = deque()
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                handler = signal.getsignal(number)
-                if callable(handler):
-                    self._handlers[number] = handler
-                    signal.signal(number, self._on_signal)
+            try:
+                self._replace()
+            except BaseException:  # a handler that is not replaced yet has raised
+                self.__exit__()
+                self._verb.cancel()
+                raise
         return self
 
+    def _replace(self) -> None:
+        for number in _SIGNALS:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                self._handlers[number] = handler
+                self._replaced.append(number)
+                signal.signal(number, self._on_signal)
+
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+        try:
+            while self._replaced:
+                signal.signal(self._replaced[-1], self._handlers[self._replaced[-1]])
+                self._replaced.pop()
+            self._handle_all()
+        except BaseException:
+            self.__exit__()  # what one handler raises keeps no other from coming back
+            raise
+
+    def wait_for(self, wake: threading.Event) -> None:
+        """Waits, and meanwhile lets handlers run as signals come."""
+        self._is_waiting = True
+        try:
+            self._handle_all()
+            wake.wait()
+        finally:
+            self._is_waiting = False
+
+    def _handle_all(self) -> None:
         while self._pending:
             self._handle(*self._pending.popleft())
 
@@ -287,8 +314,8 @@ class _Signals:
         self._handlers[number](number, frame)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if not self.are_deferred or self._verb.raised is not None:
-            # This thread only waits; or it is the second time, and he will not wait any longer.
+        if self._is_waiting or self._verb.raised is not None:
+            # It may raise where it is; or it is the second time, and he will not wait any longer.
             self._handle(number, frame)
             return
         self._pending.append((number, frame))
@@ -300,7 +327,7 @@ class _Signals:
             return
         while self._pending:
             try:
-                self._handle(*self._pending.popleft())
+                self._handle_all()
             except BaseException as error:  # for the thread to raise, whatever it is
                 self._verb.raised = error
                 self._verb.cancel()
