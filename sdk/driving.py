@@ -20,6 +20,15 @@ from typing import Any, Final, Self, TypeVar
 
 from asterism.sdk.tickets import ClosedError
 
+try:
+    # What the functions of ``signal`` call. They make members of enumerations besides, which takes
+    # ten times as long as all else, twice in every verb.
+    from _signal import getsignal as _handler_of  # type: ignore[import-not-found]
+    from _signal import signal as _handle_by
+except ImportError:
+    from signal import getsignal as _handler_of
+    from signal import signal as _handle_by
+
 PAUSE_S: Final = 0.005  # after a verb the keeper waits so long: most often the next one follows
 CLOSING_POLL_S: Final = 0.001
 
@@ -281,16 +290,16 @@ class _Signals:
 
     def _replace(self) -> None:
         for number in _SIGNALS:
-            handler = signal.getsignal(number)
+            handler = _handler_of(number)
             if callable(handler):
                 self._handlers[number] = handler
                 self._replaced.append(number)
-                signal.signal(number, self._on_signal)
+                _handle_by(number, self._on_signal)
 
     def __exit__(self, *_: object) -> None:
         try:
             while self._replaced:
-                signal.signal(self._replaced[-1], self._handlers[self._replaced[-1]])
+                _handle_by(self._replaced[-1], self._handlers[self._replaced[-1]])
                 self._replaced.pop()
             self._handle_all()
         except BaseException:
