@@ -202,8 +202,16 @@ class Raw:
 
     def next(self) -> Answer:
         """The next part of what the broker says, but for its looking who is still there."""
+        said = self.next_within(WAIT_S)
+        assert said is not None, "the broker says nothing"
+        return said
+
+    def next_within(self, seconds: float) -> Answer | None:
+        """The same, or nothing where none comes for so long."""
+        deadline = time.monotonic() + seconds
         while not self._said:
-            assert self.socket.poll(int(WAIT_S * 1_000)), "the broker says nothing"
+            if not self.socket.poll(max(0, int((deadline - time.monotonic()) * 1_000))):
+                return None
             (frame,) = self.socket.recv_multipart()
             for part in wire.read_parts(frame):
                 if part.verb == Verb.PONG and not part.request:
