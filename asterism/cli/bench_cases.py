@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from asterism.cli.bench_clients import BenchError, Client, Member, Plan, Shared, answers, shared
@@ -302,34 +303,43 @@ def latency(bench: Bench) -> None:
         published, delivered = answers(bench.publisher, bench.consumer)
         return latencies_us(published, delivered)
 
-    steps = ("publish to delivered", "publish to accepted")
-    _race_latencies(bench, case, run, steps)
+    ours = Contestant("asterism, durable", run, _one_by_one(bench))
+    _race_latencies(bench, case, [ours], ("publish to delivered", "publish to accepted"))
 
 
 def accept(bench: Bench) -> None:
     """One message in flight, and nobody who consumes: publish to accepted."""
 
-    def run(count: int) -> tuple[list[float]]:
+    def run(verb: str, count: int) -> tuple[list[float]]:
         topic = bench.topic("accept")
-        published = bench.publisher.ask("publish_alone", topic, count, QUEUE)
+        published = bench.publisher.ask(verb, topic, count, QUEUE)
         bench.publisher.ask("delete_topics", [topic])
         return (waits_us(published),)
 
-    _race_latencies(bench, "accept", run, ("publish to accepted, nobody consumes",))
+    count = _one_by_one(bench)
+    ours = [
+        Contestant("asterism, durable", partial(run, "publish_alone"), count),
+        Contestant("asterism, blocking client", partial(run, "publish_blocking"), count),
+    ]
+    _race_latencies(bench, "accept", ours, ("publish to accepted, nobody consumes",))
+
+
+def _one_by_one(bench: Bench) -> int:
+    """How many messages a round has where each is waited for."""
+    return max(bench.options.messages // 50, 1)
 
 
 def _race_latencies(
-    bench: Bench, case: str, run: Callable[[int], Sequence[list[float]]], steps: Sequence[str]
+    bench: Bench, case: str, ours: Sequence[Contestant], steps: Sequence[str]
 ) -> None:
     """Measures beside the peers; what is measured has latencies of each of these steps."""
-    count = max(bench.options.messages // 50, 1)
-    peers = bench.peers_of(case, count)
-    rounds = bench.race([Contestant("asterism", run, count), *peers])
-    ours = _add_latencies(bench, case, steps, "asterism, durable", rounds[0], {})
-    for peer, held in zip(peers, rounds[1:], strict=True):
+    others = [*ours[1:], *bench.peers_of(case, ours[0].count)]
+    rounds = bench.race([ours[0], *others])
+    base = _add_latencies(bench, case, steps, ours[0].what, rounds[0], {})
+    for other, held in zip(others, rounds[1:], strict=True):
         if held:
-            of = f"asterism / {peer.peer}"
-            _add_latencies(bench, case, steps, peer.what, held, ours, of)
+            of = f"asterism / {other.peer}" if other.peer else "the first line / this"
+            _add_latencies(bench, case, steps, other.what, held, base, of)
 
 
 def waits_us(published: Sequence[tuple[int, int]]) -> list[float]:

@@ -253,6 +253,7 @@ class Member:
 
     def __init__(self, address: str, name: str, size: int, shared: Shared) -> None:
         self._node: Node = asterism.connect(address, name=name, timeout=CONNECT_S)
+        self._address = address
         self._size = size
         self._counts = shared.counts
         self._shared = shared
@@ -328,6 +329,22 @@ class Member:
             await self._node.publish(topic, payload, **wishes)
             moments.append((stamp_of(payload), time.monotonic_ns()))
         return moments
+
+    async def publish_blocking(
+        self, topic: str, count: int, wishes: dict[str, Any]
+    ) -> list[tuple[int, int]]:
+        """The same by the blocking client."""
+
+        def publish() -> list[tuple[int, int]]:
+            moments = []
+            with asterism.connect_blocking(self._address, name="blocking") as node:
+                for _ in range(count):
+                    payload = stamped(self._size)
+                    node.publish(topic, payload, **wishes)
+                    moments.append((stamp_of(payload), time.monotonic_ns()))
+            return moments
+
+        return await asyncio.to_thread(publish)  # where no loop runs, as with any who uses it
 
     # --- receiving ------------------------------------------------------------------------------
 
