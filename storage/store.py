@@ -31,8 +31,8 @@ kept outside the log, tells the two apart.
 synced. A batch that is too large for it leaves a gap: the next sync is one of the log, and ends it.
 What is staged there can be confirmed before RocksDB has it.
 
-**Threads.** One thread owns a store. ``sync`` and ``flush_beside`` alone may run in another at the
-same time: they cover what was written before they began.
+**Threads.** One thread owns a store. ``flush_beside`` alone may run in another at the same time: it
+covers what was written before it began.
 """
 
 import contextlib
@@ -439,12 +439,11 @@ class Store:
                 self._fail("syncing", error)
             self._synced = self._staged  # the mark follows with ``write``: nobody waits for it
             return
-        # Taken first: what another thread writes during the sync may not be covered by it.
         sequence = self._rocksdb.latest_sequence_number()
         if sequence <= self._mark.sequence:
             return
         try:
-            # Unlike a write that syncs, this lets other threads run meanwhile.
+            # Unlike a write that syncs, this lets the thread that flushes run meanwhile.
             self._rocksdb.flush_wal(True)
         except Exception as error:
             self._fail("syncing", error)

@@ -272,10 +272,12 @@ def _processes(config: Config, folder: Path, running: dict[str, int]) -> Finding
     missing = [name for name in wanted if name not in running]
     if missing:
         to_do = (
-            "Look into their logs. Under supervisord: `supervisorctl status`; the number of "
-            "workers there (numprocs) must be that of the configuration."
+            "Look into their logs; workers are ready once the front-end is. Under supervisord: "
+            "`supervisorctl status`; the number of workers there (numprocs) must be that of the "
+            "configuration."
         )
-        yield Finding("processes", WRONG, f"{', '.join(missing)} do not run", to_do)
+        what = f"{', '.join(missing)} do not run, or are not ready"
+        yield Finding("processes", WRONG, what, to_do)
     else:
         listed = ", ".join(f"{name} ({running[name]})" for name in wanted)
         yield Finding("processes", GOOD, listed)
