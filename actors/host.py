@@ -1,7 +1,10 @@
 """The worker process: its stores, their topics, and the turn in which they act.
 
-A turn: drain the socket (bounded), hand each command to its topic, let time pass, write one batch
-a store and sync it, and only then send what came of it. Nothing is confirmed before it is stored.
+A turn: drain the sockets (bounded), hand each command to its topic, let time pass, make one batch a
+store durable, and only then send what came of it. Nothing is confirmed before it is stored. A small
+batch is durable in the store's journal: RocksDB gets it behind the answers, ahead of the next turn.
+
+A worker is ready when its stores have been opened and the front-end knows it.
 
 A store that fails (a full disk, a folder that cannot be written) takes its topics with it, and
 nothing else: what the turn had decided is forgotten, everybody who asked is told to come again, and
