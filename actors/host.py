@@ -2,7 +2,7 @@
 
 A turn: drain the sockets (bounded), hand each command to its topic, let time pass, make one batch a
 store durable, and only then send what came of it. Nothing is confirmed before it is stored. A small
-batch is durable in the store's journal: RocksDB gets it behind the answers, ahead of the next turn.
+batch is durable in the store's log: RocksDB gets it behind the answers, ahead of the next turn.
 
 A worker is ready when its stores have been opened and the front-end knows it.
 
@@ -30,8 +30,12 @@ from asterism import commands as ask
 from asterism import limits, wire
 from asterism.actors.asking_host import AskedMatcher, Asking
 from asterism.actors.lanes_host import Lanes
+from asterism.actors.moves_host import Moves
 from asterism.actors.shard import Shard, forward_answer
-from asterism.actors.snapshot_host import Open, Snapshots
+from asterism.actors.snapshot_host import Open, Snapshots, folder_for
+from asterism.actors.space_host import FreeSpace, Reclaiming
+from asterism.actors.topic import TopicActor
+from asterism.actors.turns import Turns
 from asterism.config import Config, ConfigError
 from asterism.effects import Accepted, Forward, Refusal, Refuse
 from asterism.errors import PeerError
@@ -49,22 +53,20 @@ from asterism.process_host import (
     store_count,
 )
 from asterism.router.placement import store_of, stores_of
+from asterism.storage.folder import check_made, note_made
 from asterism.storage.keys import is_passing
-from asterism.storage.moving import (
-    Dedicated,
-    dedicated_in,
-    move_back,
-    move_out,
-    topics_in,
-    wants_own_store,
-)
-from asterism.storage.snapshot import MANIFEST
+from asterism.storage.moving import Dedicated, dedicated_in
+from asterism.storage.snapshot import clear_abandoned
 from asterism.storage.store import Budget, Store, StoreError
 from asterism.wire import Part, Verb
 
 TURN_COMMANDS_MAX: Final = 128  # of one turn, but for those that came with the last one
 TURN_BYTES_MAX: Final = 8 << 20  # of their bodies, with the same exception
+TURN_S: Final = 0.006  # of taking commands, from lanes and from the front-end each
+RECEIVE_MAX: Final = 512  # frames that a turn receives; it takes fewer, in turns
+FLOOD_RETRY_MS: Final = 100  # the hint of busy for what one session has too much of
 HEARTBEAT_MS: Final = 200  # to the front-end
+TAKEN_BYTES: Final = 4 << 20  # after so many the front-end is told ahead of the next heartbeat
 RECONNECT_MS: Final = 10  # to a front-end that is being started
 EPOCH_BYTES: Final = 8
 REOPEN_MS: Final = 1_000  # how often a store that failed is tried again
@@ -75,6 +77,8 @@ LEFT_CODE: Final = 3  # how such a process ends when its topic is dedicated no l
 SEND_MS_MAX: Final = 10_000  # a front-end that takes nothing for so long is taken for gone
 PIPE_MAX: Final = 1_000  # messages ZeroMQ holds each way
 DETAIL_MAX: Final = 120  # characters of a store's failure that a client is told
+# Below the low-water mark these are refused: they store more, or keep the disk from being emptied.
+GROWING: Final = (ask.Publish, ask.Draft, ask.SetDraft, ask.CreateTopic)
 log = logging.getLogger("asterism.worker")
 
 
@@ -91,11 +95,22 @@ class HostedShard(Shard):
         config: Config,
         asking: Asking,
         owns: Callable[[str], bool],
+        moved_count: Callable[[], int],
     ) -> None:
         self._owns = owns
+        self._moved_count = moved_count
         self._asking = asking
         self.matchers: dict[str, AskedMatcher] = {}
-        super().__init__(store, config.topic, config.auto_create)
+        super().__init__(
+            store,
+            config.topic,
+            config.auto_create,
+            config.bounds(store.count),
+            config.restart_grace_ms,
+        )
+
+    def topic_count(self) -> int:
+        return len(self.topics) + self._moved_count()
 
     def owns(self, topic: str) -> bool:
         return self._owns(topic)
@@ -144,6 +159,7 @@ class Hosted:
         self.asked: list[tuple[bytes, int, str]] = []  # in this turn: node, request, topic
         self.synced_ms = 0
         self.unsynced = False
+        self.reclaiming = Reclaiming()
 
 
 class Ended(NamedTuple):
@@ -153,6 +169,7 @@ class Ended(NamedTuple):
     store: Store
     forwards: list[tuple[str, Forward]]
     frames: list[tuple[bytes, bytes]]  # by the session
+    must_sync: bool  # first, whatever the interval: what leaves has numbers that a cut may undo
 
 
 class Child:
@@ -179,20 +196,16 @@ class Worker:
         self._name = f"{'worker' if dedicated is None else 'dedicated'}-{number}"
         self._clock = Clock()
         self._now_ms = self._started_ms = self._clock.now_ms()
-        self._count = store_count(config)
+        self._count = store_count(config) if dedicated is None else 1
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._asking = Asking(config, self._context)
         self._budget = Budget()
         home = Path(config.data_dir).absolute()
-        if dedicated is None:
-            self._hosted = {
-                store: Hosted(store, home / "stores" / f"{store:04}")
-                for store in stores_of(number, config.workers, self._count)
-            }
-        else:
-            self._count = 1
-            self._hosted = {0: Hosted(0, dedicated.store, "the topic's own store")}
-        self._dedicated_home = home / "dedicated"
+        self._hosted = self._stores_to_open(home)
+        self._space = FreeSpace(home, config.min_free, self._unwritten_bytes)
+        self._moves = Moves(
+            home / "dedicated", self._count, config.topic.dedicated, self._space.can_move
+        )
         self._children: dict[str, Child] = {}  # topic -> its process
         self._is_laden = False  # this turn has much to send: it takes nothing more
         self._moving: dict[Hosted, None] = {}  # stores of which a topic is to be moved
@@ -201,20 +214,34 @@ class Worker:
         self._nodes: dict[bytes, set[bytes]] = {}  # session -> its nodes that hold something
         # Request -> topic, its number there, and until when an answer is waited for.
         self._forwards: dict[int, tuple[str, int, int]] = {}
-        self._next_forward = 1
+        # Not from 1: an answer to the worker before this one must not settle what this one sends.
+        self._next_forward = 1 + int.from_bytes(os.urandom(6), "big")
         self._session = wire.session_of_worker(number)
         self._sync_interval_ms = config.sync_interval_ms
         self._epoch = os.urandom(EPOCH_BYTES)
         self._is_known = False  # to the front-end, as the one that it is since it began
+        self._grace_waits = False  # for the front-end: who cannot come back is not late
         self._is_ready = False  # has it said that it is?
         self._frontend_epoch: bytes | None = None
         self._next_beat_ms = 0
         self._snapshots = Snapshots()
         self._totals = {"turns": 0, "commands": 0, "syncs": 0, "sent": 0}
+        self._last_status: tuple[int, dict[str, Any]] = (0, {})  # the turn, and what it was
         self._socket = self._connect()
+        # Bytes of frames that came through the front-end, in all; and as far as that knows.
+        self._taken = self._said_taken = 0
+        self._turns = Turns()  # what has come through the front-end, and is not taken yet
         self._may_have_frames = True  # whether the socket is to be looked at
         self._claims: list[tuple[bytes, int, bytes, bytes]] = []  # node, request, topic, token
         self._lanes = self._take_lanes()
+
+    def _stores_to_open(self, home: Path) -> dict[int, Hosted]:
+        if self._dedicated is not None:
+            return {0: Hosted(0, self._dedicated.store, "the topic's own store")}
+        return {
+            store: Hosted(store, home / "stores" / f"{store:04}")
+            for store in stores_of(self._number, self._config.workers, self._count)
+        }
 
     def _connect(self) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
@@ -243,6 +270,7 @@ class Worker:
         self._beat()  # before anything is asked: whoever is told later that we are new asks again
         for hosted in self._hosted.values():
             self._open(hosted)
+        clear_abandoned(self._snapshots_home, self._now_ms)
         for descriptor in (self._descriptor(), stopping.wakeup, self._snapshots.wakeup):
             self._lanes.watch(descriptor)
         settle_memory()
@@ -250,7 +278,7 @@ class Worker:
         while not stopping.asked and not self._leaving:
             if self._may_have_frames:
                 # Its descriptor speaks up only once somebody has looked in vain.
-                self._may_have_frames = is_readable(self._socket)
+                self._may_have_frames = bool(self._turns) or is_readable(self._socket)
             self._may_have_frames |= self._lanes.wait(
                 0 if self._may_have_frames else self._wait_ms()
             )
@@ -258,6 +286,10 @@ class Worker:
         # What was asked before the end is answered: nobody is left to wonder.
         self._turn()
         self._close()
+
+    @property
+    def _snapshots_home(self) -> Path:
+        return Path(self._config.data_dir).absolute() / "snapshots"
 
     @property
     def is_left(self) -> bool:
@@ -278,18 +310,32 @@ class Worker:
     def _open(self, hosted: Hosted) -> None:
         """Opens a store and recovers its topics; one that cannot be opened is tried again."""
         try:
+            if self._dedicated is not None and not self._dedicated.is_there:
+                raise StoreError(self._dedicated.missing)
+            check_made(hosted.folder)
             hosted.store = Store(
                 hosted.folder, number=hosted.number, count=self._count, budget=self._budget
             )
             if self._dedicated is None:
-                self._move_topics(hosted, hosted.store)
+                note_made(hosted.folder)
+                self._start_children(hosted, hosted.store)
             hosted.shard = HostedShard(
-                hosted.store, self._config, self._asking, lambda topic: self._has(topic, hosted)
+                hosted.store,
+                self._config,
+                self._asking,
+                lambda topic: self._has(topic, hosted),
+                lambda: sum(child.hosted is hosted for child in self._children.values()),
             )
             hosted.shard.end_turn()
             hosted.store.commit()
         except StoreError as error:
             self._fail(hosted, error)
+            return
+        for node in hosted.shard.absent_nodes():
+            self._nodes.setdefault(node[: wire.SESSION_BYTES], set()).add(node)
+        self._grace_waits = True
+        if self._dedicated is not None:
+            self._see_whether_it_stays(self._dedicated, hosted.shard)
 
     def _fail(self, hosted: Hosted, error: StoreError) -> None:
         """A store cannot be used now; its topics are away until it is opened again."""
@@ -314,6 +360,7 @@ class Worker:
             # As after a restart: endpoints of its topics are gone, and their owners must know. All
             # of this worker's are, so that there is one way to come back.
             self._forget_sessions()
+            self._drop_turns()
             self._epoch, self._is_known = os.urandom(EPOCH_BYTES), False
             self._beat()
             self._tell_routes()
@@ -326,41 +373,37 @@ class Worker:
             return topic == self._dedicated.topic
         return store_of(topic, self._count) == hosted.number and topic not in self._children
 
-    def _move_topics(self, hosted: Hosted, store: Store) -> None:
+    def _start_children(self, hosted: Hosted, store: Store) -> None:
         """Moves what has to be moved, while nobody has it open; starts what has its own process."""
-        default = self._config.topic.dedicated
-        for held in list(dedicated_in(self._dedicated_home)):
-            if store_of(held.topic, self._count) != hosted.number:
-                continue
-            try:
-                with Store(held.store) as own:
-                    stays = wants_own_store(own, held.topic, default)
-            except StoreError as error:
-                # That topic alone is away: its own process says so, and tries again.
-                log.error("%s %s", error, fields_of(topic=held.topic))
-                stays = True
-            if not stays:
-                log.info("a topic is dedicated no longer %s", fields_of(topic=held.topic))
-                move_back(store, held)
-        for topic in topics_in(store):
-            if wants_own_store(store, topic, default):
-                log.info("a topic is dedicated %s", fields_of(topic=topic))
-                move_out(store, topic, self._dedicated_home)
-        for held in dedicated_in(self._dedicated_home):
-            if store_of(held.topic, self._count) == hosted.number:
+        for held in self._moves.settle(hosted.number, store, self._children, self._now_ms):
+            if held.topic not in self._children:
                 self._children[held.topic] = Child(held, hosted)
+
+    def _see_whether_it_stays(self, held: Dedicated, shard: HostedShard) -> None:
+        """A topic that is deleted or dedicated no longer may be here: it could not be moved."""
+        actor = shard.topics.get(held.topic)
+        if actor is None:
+            held.deleted.touch()
+        if actor is None or not actor.settings.dedicated:
+            self._moves.wait_with(held.topic, self._now_ms)
 
     def _move(self, hosted: Hosted) -> None:
         """A setting has changed: closes the store, so that opening it moves the topic."""
         children = [child for child in self._children.values() if child.hosted is hosted]
         self._end_children(children)
-        store, hosted.store, hosted.shard = hosted.store, None, None
-        if store is not None:
-            store.close()
+        self._close_store(hosted)
         self._reopen(hosted)
         for child in children:
             if child.held.topic not in self._children:
                 self._send_frames((b"", b"route", child.held.topic.encode(), b""))
+
+    def _close_store(self, hosted: Hosted) -> None:
+        store, hosted.store, hosted.shard = hosted.store, None, None
+        if store is not None:
+            try:
+                store.close()
+            except StoreError as error:  # the next opening tells whether it can be used
+                log.error("closing a store: %s %s", error, fields_of(store=hosted.number))
 
     def _end_children(self, children: list[Child]) -> None:
         for child in children:
@@ -376,13 +419,18 @@ class Worker:
     def _look_after_children(self) -> None:
         for child in list(self._children.values()):
             code = child.process.poll()
-            if code == LEFT_CODE:
+            if code == LEFT_CODE and self._moves.may_begin(child.held.topic, self._now_ms):
                 self._moving[child.hosted] = None
+            elif code == LEFT_CODE:
+                child.start()
             elif code is not None:
                 log.error(
                     "a topic's process has ended %s", fields_of(topic=child.held.topic, code=code)
                 )
                 child.start()
+
+        for topic in self._moves.due(self._now_ms):
+            self._begin_move(self._hosted[store_of(topic, self._count)])
 
     def _tell_routes(self) -> None:
         for child in self._children.values():
@@ -434,47 +482,96 @@ class Worker:
         if self._now_ms >= self._next_beat_ms:
             self._beat()
             self._look_after_children()
+            self._look_after_space()
 
     def _drain(self) -> None:
-        socket, taken, commands = self._socket, 0, 0
-        while commands < TURN_COMMANDS_MAX and taken < TURN_BYTES_MAX and not self._is_laden:
+        """Takes what has come through the front-end; of each session a frame, and then the next."""
+        self._receive_frames()
+        taken = commands = 0
+        until = time.monotonic() + TURN_S
+        while self._turns and commands < TURN_COMMANDS_MAX and taken < TURN_BYTES_MAX:
+            if self._is_laden or time.monotonic() > until:
+                break
+            session, frame, parts = self._turns.take()
+            if not parts:
+                self._on_left(frame)
+                continue
+            if self._lanes.is_over(session):
+                self._end_lanes()
+            left = self._take_parts(session, frame, parts)
+            if left:
+                self._turns.put_back(session, frame, left)
+            else:
+                self._count_taken(frame)
+            commands += len(parts)
+            taken += parts[-1].end - parts[0].begin
+        self._may_have_frames |= bool(self._turns)
+
+    def _receive_frames(self) -> None:
+        socket = self._socket
+        for _ in range(RECEIVE_MAX):
             if not is_readable(socket):
                 self._may_have_frames = False
                 return
             session, frame = receive(socket), receive(socket)
             if not session:
                 self._on_control(frame, *rest(socket))
-                commands += 1
-                continue
-            if not self._is_known and not session.startswith(wire.OF_WORKER):
+            elif not self._is_known and not session.startswith(wire.OF_WORKER):
                 # It was sent to the worker before this one. The front-end is about to tell whoever
                 # asked that this one is new, and he asks again: to do it now would be to do it
                 # twice.
-                commands += 1
-                continue
-            if self._lanes.is_over(session):
-                self._end_lanes()
-            parts = wire.read_parts(frame)
-            for part in parts:
-                self._take(session, part, frame[part.body : part.end])
-            commands += len(parts)
-            taken += len(frame)
+                self._count_taken(frame)
+            elif not self._turns.add(session, frame):
+                self._refuse_frame(session, frame)
+                self._count_taken(frame)
+
+    def _count_taken(self, frame: bytes) -> None:
+        self._taken += len(frame)
+        if self._taken - self._said_taken >= TAKEN_BYTES:
+            self._say_taken()
+
+    def _refuse_frame(self, session: bytes, frame: bytes) -> None:
+        error = PeerError("busy", "too much of this client waits here already", FLOOD_RETRY_MS)
+        for part in wire.read_parts(frame):
+            if part.request:
+                node = session + wire.NUMBER.pack(part.node)
+                self._refuse(node, part.request, part.topic, error)
+
+    def _drop_turns(self) -> None:
+        """Drops what clients sent: they are told of a restart, and send it again."""
+        for session in self._turns.sessions:
+            if not session.startswith(wire.OF_WORKER):
+                for frame, parts in self._turns.take_all(session):
+                    if parts:  # and not a word: the front-end tells it again
+                        self._count_taken(frame)
+
+    def _take_parts(self, session: bytes, data: bytes, parts: list[Part]) -> list[Part]:
+        """Takes parts that came together; those that are left once the turn has enough to send."""
+        for index, part in enumerate(parts):
+            if self._is_laden:
+                return parts[index:]
+            self._take(session, part, data[part.body : part.end])
+        return []
 
     def _drain_lanes(self) -> None:
         """Takes what has come by lanes; of each no more than a bound."""
         taken = commands = 0
+        until = time.monotonic() + TURN_S
         for session, data, parts in self._lanes.read():
-            for part in parts:
-                self._take(session, part, data[part.body : part.end])
+            left = self._take_parts(session, data, parts)
+            if left:
+                self._lanes.put_back(session, data, left)
             commands += len(parts)
             taken += len(data)
-            if commands >= TURN_COMMANDS_MAX or taken >= TURN_BYTES_MAX or self._is_laden:
+            if commands >= TURN_COMMANDS_MAX or taken >= TURN_BYTES_MAX:
+                break
+            if self._is_laden or time.monotonic() > until:
                 break
         self._end_lanes()
 
     def _end_lanes(self) -> None:
         for session in self._lanes.take_ended():
-            self._end_session(session)
+            self._suspend_session(session)  # the front-end tells if it is over
 
     def _open_lanes(self) -> None:
         """Behind all that was sent through the front-end, the lane of a session is used."""
@@ -482,7 +579,7 @@ class Worker:
         for node, request, topic, token in claims:
             session = node[: wire.SESSION_BYTES]
             if self._lanes.close(session):
-                self._end_session(session)  # its client gave the one before up
+                self._suspend_session(session)  # its client gave the one before up
             try:
                 self._lanes.claim(session, token)
             except PeerError as error:
@@ -503,23 +600,24 @@ class Worker:
                 shard.tick(self._now_ms)
             effects = shard.end_turn()
             if store.pending_count:
-                hosted.unsynced |= store.has_pending_but(is_passing)
-                always = self._sync_interval_ms is None
-                if not (always and hosted.unsynced and store.stage()):
-                    store.write(journal=always)
+                hosted.unsynced |= shard.must_sync or store.has_pending_but(is_passing)
+                is_due = shard.must_sync or self._is_sync_due(hosted)
+                store.stage(begin_sync=hosted.unsynced and is_due)
         except StoreError as error:
             self._fail(hosted, error)
             return
         forwards = [(topic, held) for topic, held in effects if isinstance(held, Forward)]
         if forwards:
             effects = [held for held in effects if not isinstance(held[1], Forward)]
-        ended.append(Ended(hosted, store, forwards, self._frames_of(effects)))
+        # Another store remembers the numbers of what is forwarded to it.
+        must_sync = shard.must_sync or bool(forwards)
+        ended.append(Ended(hosted, store, forwards, self._frames_of(effects), must_sync))
 
     def _confirm(self, turn: Ended) -> None:
         """Makes what a turn wrote durable, and sends what came of it."""
-        hosted, store, forwards, frames = turn
+        hosted, store, forwards, frames, must_sync = turn
         try:
-            if hosted.unsynced and self._is_sync_due(hosted):
+            if hosted.unsynced and (must_sync or self._is_sync_due(hosted)):
                 store.sync()
                 self._totals["syncs"] += 1
                 hosted.unsynced = False
@@ -529,7 +627,7 @@ class Worker:
                 self._forward(topic, forward)
             for session, frame in frames:
                 self._post(session, frame)
-            store.write()  # what was staged
+            store.write()  # what is staged
         except StoreError as error:
             self._fail(hosted, error)
 
@@ -563,6 +661,8 @@ class Worker:
 
     def _of_topic(self, verb: int, node: bytes, request: int, topic: bytes, body: bytes) -> None:
         command = wire.read_command(verb, node, request, body)
+        if isinstance(command, GROWING):
+            self._check_room(node, body)
         hosted, name = self._stores.get(topic) or self._store_of(topic)
         shard = hosted.shard
         if shard is None:
@@ -570,9 +670,10 @@ class Worker:
                 self._send([(name, self._unusable(hosted, node, request))])
             return
         if isinstance(command, ask.Publish):
+            _check_producer(command)
             shard.look_up(name, command)
-        elif isinstance(command, ask.Subscribe | ask.Order):
-            self._nodes.setdefault(node[: wire.SESSION_BYTES], set()).add(node)
+        else:
+            self._check_processes(command)
         if request:
             hosted.asked.append((node, request, name))
         try:
@@ -580,14 +681,50 @@ class Worker:
         except StoreError as error:
             self._fail(hosted, error)
             return
+        if isinstance(command, ask.Subscribe | ask.Order) and shard.has_node(node):
+            self._nodes.setdefault(node[: wire.SESSION_BYTES], set()).add(node)
         self._is_laden |= shard.has_handed_enough
         actor = shard.topics.get(name)
+        if self._dedicated is not None or (actor is not None and actor.settings.dedicated):
+            self._see_to_place(hosted, name, actor)
+
+    def _see_to_place(self, hosted: Hosted, name: str, actor: TopicActor | None) -> None:
+        """Has a topic moved that is dedicated and not here alone, or the other way round."""
         if self._dedicated is not None:
             if actor is None:
                 self._dedicated.deleted.touch()  # its worker lists it no more, though we live on
-            self._leaving |= actor is None or not actor.settings.dedicated
-        elif actor is not None and actor.settings.dedicated:
+            elif actor.settings.dedicated:
+                return
+        if self._moves.may_begin(name, self._now_ms):
+            self._begin_move(hosted)
+
+    def _begin_move(self, hosted: Hosted) -> None:
+        """For the end of the turn; the process of one topic leaves that to the worker."""
+        if self._dedicated is not None:
+            self._leaving = True
+        else:
             self._moving[hosted] = None
+
+    def _check_processes(self, command: object) -> None:
+        """Refuses to make a topic dedicated where this worker has as many of them as it may."""
+        if not isinstance(command, ask.CreateTopic | ask.Configure) or self._dedicated is not None:
+            return
+        if not command.changes.get("dedicated"):
+            return
+        shards = [hosted.shard for hosted in self._hosted.values() if hosted.shard is not None]
+        topics = [actor for shard in shards for actor in shard.topics.values()]
+        count = len(self._children) + sum(actor.settings.dedicated for actor in topics)
+        if count >= -(-self._config.max_dedicated // self._config.workers):
+            detail = (
+                f"{count} topics of this worker have a process of their own, as many as may: "
+                "make another one shared, or raise max_dedicated"
+            )
+            raise PeerError("busy", detail, limits.FULL_RETRY_MS)
+
+    def _check_room(self, node: bytes, body: bytes) -> None:
+        # A dead letter of another worker only moves: it leaves room where it was.
+        if not node.startswith(wire.OF_WORKER):
+            self._space.check(len(body))
 
     def _store_of(self, topic: bytes) -> tuple[Hosted, str]:
         try:
@@ -598,6 +735,8 @@ class Worker:
         if hosted is None or not self._has(name, hosted):
             self._tell_routes()
             raise ElsewhereError("busy", "the topic is another worker's: ask again", ELSEWHERE_MS)
+        if hosted.shard is not None and name not in hosted.shard.topics:
+            self._moves.check_name(name)
         if len(self._stores) >= limits.HEADERS_CACHED_MAX:
             self._stores.clear()
         self._stores[topic] = hosted, name
@@ -611,10 +750,13 @@ class Worker:
 
     def _on_control(self, what: bytes, value: bytes) -> None:
         if what == b"ended":
-            self._lanes.close(value)
-            self._end_session(value)
+            for begin in range(0, len(value), wire.SESSION_BYTES):
+                session = value[begin : begin + wire.SESSION_BYTES]
+                if not self._turns.add_word(session, session):
+                    self._on_left(session)
         elif what == b"detach":
-            self._leave(value)
+            if not self._turns.add_word(value[: wire.SESSION_BYTES], value):
+                self._on_left(value)
         elif what == b"epoch":
             frontend_epoch, known = value[:EPOCH_BYTES], value[EPOCH_BYTES:]
             self._is_known = known == self._epoch
@@ -622,6 +764,8 @@ class Worker:
                 self._say_ready()
             if frontend_epoch != self._frontend_epoch:
                 self._on_frontend(frontend_epoch)
+            if self._is_known and self._grace_waits:
+                self._begin_grace()
 
     def _say_ready(self) -> None:
         """Who looks for it finds it from now on: until the front-end knew it, he was told busy."""
@@ -633,8 +777,28 @@ class Worker:
         if self._frontend_epoch is not None:
             log.info("the front-end has come back")
             self._forget_sessions()
+            self._drop_turns()
+            # It will never say of a session of the one before that it is over.
+            self._nodes.clear()
+            for hosted in self._hosted.values():
+                if hosted.shard is not None:
+                    hosted.shard.forget_nodes()
         self._frontend_epoch = epoch
         self._tell_routes()
+
+    def _begin_grace(self) -> None:
+        self._grace_waits = False
+        for hosted in self._hosted.values():
+            if hosted.shard is not None:
+                hosted.shard.begin_grace(self._now_ms)
+
+    def _on_left(self, who: bytes) -> None:
+        """A session is over, or a node of one, and all that it sent before that is taken."""
+        if len(who) == wire.SESSION_BYTES:
+            self._lanes.close(who)
+            self._end_session(who)
+        else:
+            self._leave(who)
 
     def _leave(self, node: bytes) -> None:
         self._nodes.get(node[: wire.SESSION_BYTES], set()).discard(node)
@@ -644,34 +808,74 @@ class Worker:
         for node in self._nodes.pop(session, ()):
             self._detach(node)
 
-    def _forget_sessions(self) -> None:
-        """The front-end is another: every session of the one before is over."""
-        self._lanes.close_all()
-        for nodes in self._nodes.values():
+    def _suspend_session(self, session: bytes) -> None:
+        """A session has lost what it had here, and lives: its client is about to come back."""
+        nodes = self._nodes.get(session, ())
+
+        def suspend(shard: HostedShard) -> None:
             for node in nodes:
-                self._detach(node)
-        self._nodes.clear()
+                shard.suspend(node, self._now_ms)
+
+        self._on_shards(suspend)
+
+    def _forget_sessions(self) -> None:
+        """The endpoints of every session are gone; their clients may come back."""
+        self._lanes.close_all()
+        for session in self._nodes:
+            self._suspend_session(session)
         lost, self._forwards = self._forwards, {}
         for topic, number, _ in lost.values():
             self._settle(topic, ask.ForwardSettled(number, "busy", "the front-end was away"))
 
     def _detach(self, node: bytes) -> None:
+        self._on_shards(lambda shard: shard.detach(node, self._now_ms))
+
+    def _on_shards(self, do: Callable[[HostedShard], None]) -> None:
         for hosted in self._hosted.values():
             if hosted.shard is not None:
                 try:
-                    hosted.shard.detach(node, self._now_ms)
+                    do(hosted.shard)
                 except StoreError as error:
                     self._fail(hosted, error)
 
+    def _say_taken(self) -> None:
+        """Gives the sign of life, with which the front-end learns what it may send."""
+        self._said_taken = self._taken
+        self._send_frames((b"", b"ready", self._epoch, wire.COUNT.pack(self._taken)))
+
     def _beat(self) -> None:
         self._next_beat_ms = self._now_ms + HEARTBEAT_MS
-        self._send_frames((b"", b"ready", self._epoch))
+        self._say_taken()
+        self._lanes.cut_unclaimed()
         for request, (topic, number, until_ms) in list(self._forwards.items()):
             if until_ms > self._now_ms:
                 break  # the others were sent later
             # The worker that it was sent to was killed, it seems. Sent again, it is stored once.
             del self._forwards[request]
             self._settle(topic, ask.ForwardSettled(number, "busy", "no answer came"))
+
+    # --- the disk ---------------------------------------------------------------------------
+
+    def _unwritten_bytes(self) -> int:
+        stores = (hosted.store for hosted in self._hosted.values())
+        return sum(store.held_bytes for store in stores if store is not None)
+
+    def _look_after_space(self) -> None:
+        """Notes whether the disk is short of room; if so, has the stores give back what is free."""
+        if self._space.look():
+            return
+        for hosted in self._hosted.values():
+            shard, store = hosted.shard, hosted.store
+            if shard is not None and store is not None and hosted.reclaiming.is_due(self._now_ms):
+                held = sum(actor.held for actor in shard.topics.values())
+                try:
+                    is_stuck = hosted.reclaiming.step(store, held, self._space.free_bytes)
+                except StoreError as error:
+                    self._fail(hosted, error)
+                else:
+                    if is_stuck:
+                        self._close_store(hosted)
+                        self._reopen(hosted)
 
     # --- performing -------------------------------------------------------------------------
 
@@ -753,15 +957,16 @@ class Worker:
     # --- of the worker itself ---------------------------------------------------------------
 
     def _of_myself(self, verb: int, node: bytes, request: int, topic: bytes, body: bytes) -> None:
+        wire.check_size(verb, len(body))
         if verb == Verb.STATUS:
-            reply = self._status()
+            reply = self._status_of_turn()
         elif verb == Verb.LIST_TOPICS:
-            reply = self._topics(wire.read_body(body))
+            reply = self._topics(wire.read_asked(body))
         elif verb == Verb.SNAPSHOT:
-            self._begin_snapshot(node, request, topic, wire.read_body(body))
+            self._begin_snapshot(node, request, topic, wire.read_asked(body))
             return
         elif verb == Verb.LANE:
-            self._claims.append((node, request, topic, _token(wire.read_body(body))))
+            self._claims.append((node, request, topic, _token(wire.read_asked(body))))
             return
         else:
             raise PeerError("bad_request", f"a worker itself does not do {verb}")
@@ -774,6 +979,13 @@ class Worker:
         (number,) = wire.NUMBER.unpack_from(node, wire.SESSION_BYTES)
         body = wire.pack_body(reply)
         return wire.pack_part(Verb.REPLY, request, topic, body, node=number, worker=self._number)
+
+    def _status_of_turn(self) -> dict[str, Any]:
+        """It walks every topic: made once, however many ask for it in a turn."""
+        turn = self._totals["turns"]
+        if self._last_status[0] != turn:
+            self._last_status = turn, self._status()
+        return self._last_status[1]
 
     def _status(self) -> dict[str, Any]:
         shards = [hosted.shard for hosted in self._hosted.values() if hosted.shard is not None]
@@ -800,6 +1012,7 @@ class Worker:
                 child.held.topic: {"number": child.held.number, "pid": child.process.pid}
                 for child in self._children.values()
             },
+            "disk": self._space.told(),
             "stores": {
                 str(hosted.number): hosted.failure if hosted.shard is None else "open"
                 for hosted in self._hosted.values()
@@ -817,25 +1030,13 @@ class Worker:
         behind = sorted(name for name in names if name > after)
         return {"topics": behind[: limits.LIST_MAX]}
 
-    def _snapshot_folder(self, named: str) -> Path:
-        """Where a snapshot goes: into a folder of its own in the data folder, and nowhere else."""
-        home = Path(self._config.data_dir).absolute() / "snapshots"
-        folder = home / Path(named).name
-        if "\0" in named or folder.parent != home or Path(named) not in (folder, Path(folder.name)):
-            raise PeerError("bad_request", f"a snapshot is a folder in {home}")
-        if (folder / MANIFEST).exists():
-            raise PeerError("bad_request", f"{folder} is a finished snapshot: name another")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise PeerError("internal", f"{folder} cannot be made: {error.strerror}") from error
-        return folder
-
     def _begin_snapshot(self, node: bytes, request: int, topic: bytes, fields: Any) -> None:
         """Checkpoints of this worker's stores, each between two turns."""
         if type(fields) is not tuple or len(fields) != 1 or type(fields[0]) is not str:
             raise PeerError("bad_request", "a snapshot needs a folder")
-        folder = self._snapshot_folder(fields[0])
+        self._space.check(0)  # it keeps the files of what is consumed from being deleted
+        home, most = self._snapshots_home, self._config.max_snapshots
+        folder = folder_for(home, fields[0], most, self._now_ms)
         stores = []
         for hosted in self._hosted.values():
             if hosted.store is None or hosted.shard is None:
@@ -860,6 +1061,14 @@ class Worker:
             "time_ms": self._now_ms,
         }
         self._reply(node, request, topic, reply)
+
+
+def _check_producer(command: ask.Publish) -> None:
+    """Keeps clients from taking the numbers of dead letters, which topics publish."""
+    producer, tag = command.producer, ask.FORWARDER_TAG
+    is_tagged = type(producer) is bytes and producer[: len(tag)] == tag
+    if is_tagged and not command.node.startswith(wire.OF_WORKER):
+        raise PeerError("bad_request", f"a producer's id does not begin with {tag!r}")
 
 
 def _token(body: Any) -> bytes:

@@ -6,20 +6,24 @@ token through the front-end (``LANE``). Behind that, all that it has for this wo
 lane; behind the answer to it, all that this worker has for it goes there. So nothing overtakes
 anything. A lane that ends takes with it what its session holds here, as a session that ends does.
 
-I1  A lane is read once its session has claimed it, and not before.
+I1  A lane is of this process's user, or of root. It is read once its session has claimed it, and
+    not before; one that nobody claims is cut after some seconds.
 I2  What a client does not take waits in its lane's outbox. Past a bound, one that takes nothing for
     some seconds is cut; one that reads is not, however much a turn has for it: what may come is
     bounded by the credit that it gave. This process never waits for a client.
 I3  A worker that is asked one small thing soon after the other stays awake for a moment: to fall
     asleep, to be woken and to find its memory again takes it longer than to answer. It does not
     where things come seldom, or are large, and lets everybody else go first who wants its core.
-I4  A session whose lane is over is sent nothing, by whatever way, until that is taken note of.
+I4  Parts that are not whole yet are bounded for all lanes together; past that, the lane is cut that
+    has the most of one.
+I5  A session whose lane is over is sent nothing, by whatever way, until that is taken note of.
 """
 
 import contextlib
 import os
 import select
 import socket
+import struct
 from collections import deque
 from collections.abc import Iterator
 from time import monotonic
@@ -30,6 +34,8 @@ from asterism.errors import PeerError
 from asterism.wire import Part
 
 LANES_MAX: Final = 1_024  # of one worker; further clients go through the front-end
+HELD_BYTES_MAX: Final = 256 << 20  # of parts that are not whole yet, of all lanes
+UNCLAIMED_S: Final = 5.0  # for a session to claim a connection
 UNCLAIMED_MAX: Final = (
     256  # connections that no session has claimed; the oldest is cut for the next
 )
@@ -37,9 +43,11 @@ OUTBOX_BYTES_MAX: Final = 64 << 20  # waiting for one client; past it, one that 
 STALLED_S: Final = 5.0  # for how long it takes nothing of that
 READY_MAX: Final = 64  # sockets that one turn looks at; the others come first in the next
 READ_BYTES: Final = 128 << 10  # of one lane in one turn
+SLICE_PARTS: Final = 32  # of one lane, before the others have theirs
 AWAKE_S: Final = 0.000_2  # for so long a worker waits awake, where the last wait was as short
 SMALL_BYTES: Final = 4_096  # what has come in one turn of a dialogue, at most
 SOCKET_BUFFER_BYTES: Final = 1 << 20  # as far as the system allows
+_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 _IN: Final = select.EPOLLIN
 _IN_OUT: Final = select.EPOLLIN | select.EPOLLOUT
 
@@ -48,18 +56,21 @@ class Lane:
     """One connection of a client."""
 
     __slots__ = (
-        *("descriptor", "outbox", "outbox_bytes", "session", "socket", "stream", "taken_at"),
-        "token",
+        *("accepted_at", "descriptor", "is_held", "outbox", "outbox_bytes", "rest", "session"),
+        *("socket", "stream", "taken_at", "token"),
     )
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self.descriptor = connection.fileno()
+        self.accepted_at = monotonic()
         self.token = b""
         self.session = b""  # once it is claimed
         self.stream = wire.PartStream()
         self.outbox: deque[bytes | memoryview] = deque()
         self.outbox_bytes = 0
+        self.rest: tuple[bytes, list[Part]] | None = None  # read, and not handed out yet
+        self.is_held = False  # nothing more is taken of it before it takes what it is sent
         self.taken_at = 0.0  # when its client took something of the outbox, or that began
 
     def has_left(self) -> bool:
@@ -101,6 +112,7 @@ class Lanes:
         self._of_session: dict[bytes, Lane] = {}
         self._ended: dict[bytes, None] = {}  # sessions whose lane is over
         self._ready: deque[tuple[int, int]] = deque()
+        self._held_bytes = 0  # of parts that are not whole yet
         self._buffer = bytearray(READ_BYTES)
         self._view = memoryview(self._buffer)
 
@@ -164,10 +176,22 @@ class Lanes:
                 continue
             if events & select.EPOLLOUT:
                 self._drain(lane)
-            if events & ~select.EPOLLOUT:
-                data, parts = self._read(lane)
+            if events & ~select.EPOLLOUT and not lane.is_held:
+                data, parts = lane.rest or self._read(lane)
+                lane.rest = None
+                if len(parts) > SLICE_PARTS:
+                    self.put_back(lane.session, data, parts[SLICE_PARTS:])
                 if parts:
-                    yield lane.session, data, parts
+                    yield lane.session, data, parts[:SLICE_PARTS]
+
+    def put_back(self, session: bytes, data: bytes, parts: list[Part]) -> None:
+        """Has parts that were read come again, behind what other lanes have."""
+        lane = self._of_session.get(session)
+        if lane is None or not parts:
+            return
+        later = lane.rest[1] if lane.rest is not None else []
+        lane.rest = data, parts + later
+        self._ready.append((lane.descriptor, int(_IN)))
 
     def _read(self, lane: Lane) -> tuple[bytes, list[Part]]:
         try:
@@ -179,11 +203,20 @@ class Lanes:
         try:
             if size:
                 self._taken_bytes += size
-                return lane.stream.take(bytes(self._view[:size]))
+                return self._take(lane, bytes(self._view[:size]))
         except PeerError:
             pass  # nothing behind it can be understood: as if the client had left
         self._end(lane)
         return b"", []
+
+    def _take(self, lane: Lane, data: bytes) -> tuple[bytes, list[Part]]:
+        before = lane.stream.held_bytes
+        try:
+            return lane.stream.take(data)
+        finally:
+            self._held_bytes += lane.stream.held_bytes - before
+            if self._held_bytes > HELD_BYTES_MAX:
+                self._end(max(self._lanes.values(), key=lambda held: held.stream.held_bytes))
 
     def _accept(self) -> None:
         """Takes in who has connected."""
@@ -192,11 +225,20 @@ class Lanes:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
+            if not _is_welcome(connection):
+                connection.close()
+                continue
             connection.setblocking(False)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
             if len(self._unclaimed) >= UNCLAIMED_MAX:
                 self._unclaimed.popleft().socket.close()
             self._unclaimed.append(Lane(connection))
+
+    def cut_unclaimed(self) -> None:
+        """Cuts connections that no session has claimed in time."""
+        oldest = monotonic() - UNCLAIMED_S
+        while self._unclaimed and self._unclaimed[0].accepted_at < oldest:
+            self._unclaimed.popleft().socket.close()
 
     def claim(self, session: bytes, token: bytes) -> None:
         """A session says which lane is its own; ``PeerError`` where there is none of that token."""
@@ -251,8 +293,13 @@ class Lanes:
             lane.taken_at = monotonic()
         lane.outbox.append(data)
         lane.outbox_bytes += len(data)
-        if lane.outbox_bytes > OUTBOX_BYTES_MAX and monotonic() - lane.taken_at >= STALLED_S:
+        if lane.outbox_bytes <= OUTBOX_BYTES_MAX:
+            return
+        if monotonic() - lane.taken_at >= STALLED_S:
             self._end(lane)
+        elif not lane.is_held:
+            lane.is_held = True
+            self._epoll.modify(lane.descriptor, select.EPOLLOUT)
 
     def _drain(self, lane: Lane) -> None:
         """Sends what waits, as far as the client takes it."""
@@ -267,6 +314,10 @@ class Lanes:
                 return
             lane.outbox_bytes -= sent
             lane.taken_at = monotonic()
+            if lane.is_held and lane.outbox_bytes <= OUTBOX_BYTES_MAX:
+                lane.is_held = False
+                self._epoll.modify(lane.descriptor, _IN_OUT)
+                self._ready.append((lane.descriptor, int(_IN)))
             if sent < len(data):
                 lane.outbox[0] = memoryview(data)[sent:]  # what is left is not copied each time
                 return
@@ -296,6 +347,7 @@ class Lanes:
         if lane is None:
             return False
         del self._lanes[lane.descriptor]
+        self._held_bytes -= lane.stream.held_bytes
         self._epoll.unregister(lane.descriptor)
         lane.socket.close()
         return True
@@ -320,3 +372,9 @@ class Lanes:
         self._unclaimed.clear()
         self._listener.close()
         self._epoll.close()
+
+
+def _is_welcome(connection: socket.socket) -> bool:
+    """Is the peer of this process's user, or root?"""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return _CREDENTIALS.unpack(raw)[1] in (0, os.getuid())

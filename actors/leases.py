@@ -5,8 +5,14 @@ share a deadline and one row on disk. So the cost of remembering what is out is 
 not once a message. A page's row is written at the end of the turn and never changed: an entry that
 is finished is recognised at recovery by the state of its message.
 
+A page has one *holder*: a node and its endpoint. When the holder is away (the worker was restarted,
+the connection was lost in a way that its client may not know of) its pages stay out, kept for it
+until it claims them, is known to be gone, or the grace is over.
+
 I1 A delivery that is out is in exactly one page, and its page has it.
 I2 A page is in the heap once for its present deadline; entries for earlier ones are stale.
+I3 A page is in ``_absent`` exactly while it is kept for a holder that is away and is not empty;
+   then none of its deliveries has an endpoint. Until the grace has begun it has no deadline.
 """
 
 from heapq import heapify, heappop, heappush
@@ -15,10 +21,13 @@ from asterism.actors.delivery import MEMORY_KIND, Delivery
 from asterism.actors.receivers import Endpoint, Receiver
 from asterism.actors.runs import Run
 from asterism.commands import Incoming
-from asterism.message import Status
+from asterism.message import NEVER_MS, Status
 from asterism.rows import Rows
 from asterism.storage.keys import TopicKeys
 from asterism.storage.records import PageRecord, encode_first_page, encode_page
+
+Holder = tuple[bytes, int]
+"""A node, and the number of its endpoint."""
 
 
 class Page:
@@ -30,6 +39,8 @@ class Page:
     first = 0
     left = 0
     endpoint: Endpoint | None = None
+    holder: Holder | None = None  # None: ordered from the work queue
+    is_absent = False  # its holder is away, and it is kept for it
     accepted_ms = 0
     expires_ms = 0
     producer: bytes | None = None  # who is told how each of them ended
@@ -56,6 +67,7 @@ class Pages:
         self._open: dict[tuple[Receiver, Endpoint | None, int], Page] = {}  # of this command
         self._fresh: list[Page] = []  # of this turn, row not yet written
         self._pages: dict[int, Page] = {}
+        self._absent: dict[bytes, dict[int, Page]] = {}  # by the node of their holder
         self.next_number = 1
         self.out = 0  # deliveries out
 
@@ -82,6 +94,7 @@ class Pages:
         page = self._open_page(receiver, Status.SENT, now_ms)
         page.wants_row = True
         page.endpoint = endpoint
+        page.holder = (endpoint.node, endpoint.number)
         page.messages = messages
         page.first = first
         page.left = len(messages)
@@ -108,6 +121,8 @@ class Pages:
         if page is None or endpoint is None:
             page = self._open_page(receiver, status, now_ms)
             page.wants_row = durable
+            if endpoint is not None:
+                page.holder = (endpoint.node, endpoint.number)
             self._open[key] = page
         return page
 
@@ -121,11 +136,50 @@ class Pages:
         return page
 
     def restore(self, page: Page) -> None:
-        """A page of the work queue that outlived a restart."""
+        """A page that outlived a restart: of the work queue, or of a holder that may come back."""
         page.stored = page.wants_row = True
         self._pages[page.number] = page
-        heappush(self._heap, (page.deadline_ms, page.number, page))
         self.out += len(page.deliveries)
+        if page.holder is None:
+            heappush(self._heap, (page.deadline_ms, page.number, page))
+        else:
+            self._keep(page, NEVER_MS)
+
+    # --- holders that are away --------------------------------------------------------------
+
+    def keep(self, page: Page, until_ms: int) -> None:
+        """The holder of a page is away: it is kept for it, at most until then."""
+        self._keep(page, until_ms)
+        heappush(self._heap, (until_ms, page.number, page))
+
+    def _keep(self, page: Page, until_ms: int) -> None:
+        assert page.holder is not None
+        page.is_absent = page.extended = True
+        page.endpoint = None
+        page.deadline_ms = until_ms
+        self._absent.setdefault(page.holder[0], {})[page.number] = page
+
+    def begin_grace(self, until_ms: int) -> None:
+        """Holders can come back from now on: what a restart found is kept until then."""
+        for pages in self._absent.values():
+            for page in pages.values():
+                if page.deadline_ms == NEVER_MS:
+                    page.deadline_ms = until_ms
+                    heappush(self._heap, (until_ms, page.number, page))
+
+    def absent_nodes(self) -> list[bytes]:
+        return list(self._absent)
+
+    def absent_of(self, node: bytes, endpoint: int | None = None) -> list[Delivery]:
+        """The deliveries that are kept for a node, or for one endpoint of it."""
+        return [
+            delivery
+            for page in self._absent.get(node, {}).values()
+            if endpoint is None or page.holder == (node, endpoint)
+            for delivery in page.deliveries.values()
+        ]
+
+    # --- what is out no longer --------------------------------------------------------------
 
     def remove(self, delivery: Delivery) -> None:
         """A delivery is out no longer."""
@@ -140,24 +194,38 @@ class Pages:
     def close(self, page: Page) -> None:
         """A page is empty: it is forgotten, on disk too."""
         self._pages.pop(page.number, None)
+        if page.is_absent:
+            self._forget_absent(page)
         if page.stored:
             self._rows.delete(self._keys.page(page.number))
 
+    def _forget_absent(self, page: Page) -> None:
+        assert page.holder is not None
+        page.is_absent = False
+        node = page.holder[0]
+        del self._absent[node][page.number]
+        if not self._absent[node]:
+            del self._absent[node]
+
     def extend(self, deliveries: list[Delivery], deadline_ms: int, now_ms: int) -> None:
         """Gives these deliveries a deadline of their own."""
-        pages: dict[tuple[int, int], Page] = {}
+        pages: dict[tuple[Receiver, Holder | None, int], Page] = {}
         for delivery in deliveries:
-            receiver = delivery.receiver
-            assert receiver is not None
+            receiver, before = delivery.receiver, delivery.page
+            assert receiver is not None and before is not None
             wants_row = delivery.message.kind != MEMORY_KIND
+            is_absent = before.is_absent
             self.remove(delivery)
-            key = (receiver.number, delivery.status * 2 + wants_row)
+            key = (receiver, before.holder, delivery.status * 2 + wants_row)
             page = pages.get(key)
-            if page is None or delivery.endpoint is None:
+            if page is None or before.holder is None:
                 page = pages[key] = self._open_page(receiver, delivery.status, now_ms)
                 page.extended = True
                 page.wants_row = wants_row
+                page.holder = before.holder
                 page.deadline_ms = deadline_ms
+                if is_absent:  # whoever extends it by the receiver's name has it, it seems
+                    self._keep(page, deadline_ms)
                 heappush(self._heap, (deadline_ms, page.number, page))
             page.deliveries[delivery.sequence] = delivery
             delivery.page = page
@@ -204,10 +272,11 @@ class Pages:
         number, times = page.receiver.number, (page.started_ms, page.deadline_ms)
         if page.left:
             # Those of a run that are finished already are recognised by their rows: they are gone.
-            count = len(page.messages)
-            return encode_first_page(page.status, number, *times, page.first, count)
+            count, holder = len(page.messages), page.holder
+            assert holder is not None
+            return encode_first_page(page.status, number, *times, page.first, count, holder)
         entries = [(held.sequence, held.attempts) for held in page.deliveries.values()]
-        return encode_page(PageRecord(page.status, number, *times, entries))
+        return encode_page(PageRecord(page.status, number, *times, entries, page.holder))
 
     def rewrite(self) -> None:
         """At the end of the turn every row names only what is still out."""
@@ -231,4 +300,5 @@ class Pages:
         self._open.clear()
         self._fresh.clear()
         self._pages.clear()
+        self._absent.clear()
         self.out = 0

@@ -4,9 +4,16 @@ A producer numbers its messages on a topic from 1 without a gap. The answer to e
 row, written in the same batch as its messages. A publish whose numbers were answered before gets
 the same answer again; one that skips numbers is refused, since what it skips may be lost on the
 way and would then look like something answered before.
+
+Answers to messages that are in memory alone, and refusals, are not synced: a power cut may take
+them, and the producer goes on behind numbers that are not known here. It is believed when it says
+that it has seen their answers (``settled``): nothing durable was among them, as that would have
+been synced with its answer. A producer's first answer is always synced. So one that is not known
+at all was forgotten, with whatever of its messages may have been stored, and is not believed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from asterism import limits
 from asterism.effects import Refusal
@@ -17,6 +24,8 @@ from asterism.storage.records import pack, unpack
 
 Result = int | Refusal
 PRODUCER_TTL_MS = 7 * 86_400_000  # a producer that was silent for so long is forgotten
+KEPT_MS_MIN = 600_000  # where there are too many, one is still remembered for so long
+FORGOTTEN_SHARE = 10  # and then a tenth is forgotten at once, so that looking for them is rare
 
 
 class Producer:
@@ -34,10 +43,14 @@ class Producer:
 class Producers:
     """The producers of a topic: those in use in memory, all of them in rows."""
 
-    def __init__(self, rows: Rows, keys: TopicKeys) -> None:
+    def __init__(self, rows: Rows, keys: TopicKeys, most: int) -> None:
         self._rows = rows
         self._keys = keys
+        self._most = most
+        self._count: int | None = None  # of those that have rows; counted once it matters
+        self._full_until_ms = 0
         self._cached: dict[bytes, Producer] = {}
+        self.has_new = False  # one got its first answer in this turn, which must be synced
 
     def get(self, producer_id: bytes) -> Producer:
         """The producer, from memory or its rows; a new one if it is not known."""
@@ -64,8 +77,10 @@ class Producers:
             producer.high = max(producer.high, first + len(answer) - 1)
         return producer
 
-    def answered(self, producer: Producer, first: int, count: int) -> list[Result]:
+    def answered(self, producer: Producer, first: int, count: int, settled: int) -> list[Result]:
         """The answers given before to the front of a batch; ``wrong_state`` where that fails."""
+        if producer.high:
+            producer.high = max(producer.high, min(settled, first - 1))
         if first > producer.high + 1:
             if producer.high == 0:
                 raise PeerError(
@@ -97,6 +112,10 @@ class Producers:
         first, answers = producer.high + 1, producer.answers
         rows, key_of = self._rows, self._keys.answer
         if results:
+            if not producer.high:
+                self.has_new = True
+                if self._count is not None:
+                    self._count += 1
             answers[first] = results
             producer.high += len(results)
             producer.seen_ms = now_ms
@@ -109,16 +128,58 @@ class Producers:
             del answers[first]
             rows.delete(key_of(producer_id, first))
 
+    def admit(self, now_ms: int) -> None:
+        """Sees that there is room for one more; ``busy`` if too many were here of late."""
+        if self._count is None:
+            self._count = len(self._seen())
+        if self._count >= self._most and now_ms >= self._full_until_ms:
+            seen = self._seen()
+            wanted = len(seen) - self._most + max(self._most // FORGOTTEN_SHARE, 1)
+            oldest = sorted(seen.values())[:wanted]
+            self._full_until_ms = oldest[0].ms + KEPT_MS_MIN
+            self._count = len(seen) - self._forget(oldest, now_ms - KEPT_MS_MIN)
+        if self._count >= self._most:
+            detail = (
+                f"{self._count} producers have published here of late, as many as the topic "
+                "remembers: use fewer ids, or raise max_producers_per_topic"
+            )
+            pause_ms = max(self._full_until_ms - now_ms, 1)
+            raise PeerError("busy", detail, min(pause_ms, limits.FULL_RETRY_MS))
+
     def forget_silent(self, now_ms: int) -> None:
         """Drops the rows of producers that were silent for long."""
-        last_seen: dict[bytes, int] = {}
+        seen = self._seen()
+        self._count = len(seen) - self._forget(seen.values(), now_ms - PRODUCER_TTL_MS)
+
+    def _seen(self) -> dict[bytes, "Seen"]:
+        """All producers that have rows."""
+        seen: dict[bytes, Seen] = {}
         low, high = self._keys.range_of("a")
         for key, value in self._rows.scan(low, high):
-            last_seen[key[len(low) : len(low) + limits.PRODUCER_ID_BYTES]] = unpack(value, 2)[0]
-        for producer_id, seen_ms in last_seen.items():
-            if seen_ms + PRODUCER_TTL_MS <= now_ms:
-                self._rows.delete_range(*self._keys.answers(producer_id))
-                self._cached.pop(producer_id, None)
+            producer_id = key[len(low) : len(low) + limits.PRODUCER_ID_BYTES]
+            before = seen.get(producer_id)
+            keys = [key] if before is None else [*before.keys, key]
+            seen[producer_id] = Seen(unpack(value, 2)[0], producer_id, keys)
+        return seen
+
+    def _forget(self, candidates: Iterable["Seen"], until_ms: int) -> int:
+        """Drops the rows of those that were seen last at this time or before; how many they are."""
+        forgotten = 0
+        for producer in candidates:
+            if producer.ms <= until_ms:
+                for key in producer.keys:
+                    self._rows.delete(key)
+                self._cached.pop(producer.id, None)
+                forgotten += 1
+        return forgotten
+
+
+class Seen(NamedTuple):
+    """A producer by its rows; by when it was answered last."""
+
+    ms: int
+    id: bytes
+    keys: list[bytes]
 
 
 def _compress(results: Sequence[Result]) -> list[object]:

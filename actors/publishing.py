@@ -49,7 +49,9 @@ class Publishing(Passing):
             producer = self.producers.get(command.producer)
             producer.node = command.node
             if first != producer.high + 1:
-                known = self.producers.answered(producer, first, len(messages))
+                known = self.producers.answered(producer, first, len(messages), command.settled)
+            elif first == 1:
+                self.producers.admit(now_ms)
         answer_at = len(self.effects)  # ahead of what is resolved at once: first accepted
         fresh: Sequence[Result] | None = None
         if not known and self.is_simple():

@@ -8,6 +8,7 @@ I4 An endpoint that is laden has no credit: what it has is withheld, and only th
 
 from collections import deque
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
 
 from asterism import limits
@@ -68,6 +69,15 @@ class Wait:
         self.taken = 0
         self.over = False
         self.endpoint: Endpoint | None = None  # None: an order of the work queue
+
+
+def _segments_of(interest: str) -> int:
+    return interest.count("/") + 1
+
+
+def unnamed(node: bytes, endpoint: int) -> str:
+    """The name of a receiver that has none of its own. It does not give its session away."""
+    return f"~{blake2b(node, digest_size=8).hexdigest()}.{endpoint}"
 
 
 class Receiver:
@@ -222,8 +232,12 @@ class SettingsBox:
 class Receivers:
     """All receivers and endpoints of a topic, and who is interested in what."""
 
-    def __init__(self, settings: SettingsBox, matcher: Matcher | None = None) -> None:
+    def __init__(
+        self, settings: SettingsBox, matcher: Matcher | None = None, durable_max: int = 0
+    ) -> None:
         self._settings = settings
+        self._durable_max = durable_max
+        self._durable_count = 0
         self.by_name: dict[str, Receiver] = {}
         self.by_number: dict[int, Receiver] = {}
         self.endpoints: dict[tuple[bytes, int], Endpoint] = {}
@@ -233,6 +247,7 @@ class Receivers:
         self.next_number = FIRST_RECEIVER
         self.window_max = limits.window_of(0)  # log deliveries one receiver has in memory
         self.epoch = 0  # rises whenever an audience may have changed
+        self._segments = 0  # of all interests
         self.work = Receiver(WORK, WORK_NAME, True, settings)
         self.by_number[WORK] = self.work
 
@@ -263,13 +278,18 @@ class Receivers:
 
     def create(self, name: str, durable: bool, number: int | None = None) -> Receiver:
         """Makes a receiver; it has no interests yet."""
-        if durable and len(self.by_name) >= limits.DURABLE_RECEIVERS_MAX:
-            raise PeerError("busy", "the topic has as many receivers as it may", 1_000)
         if number is None:
+            if durable and self._durable_count >= self._durable_max:
+                detail = (
+                    f"the topic has {self._durable_count} durable receivers, as many as it may: "
+                    "delete some, or raise max_receivers_per_topic"
+                )
+                raise PeerError("busy", detail, limits.FULL_RETRY_MS)
             number = self.next_number
             self.next_number += 1
         receiver = Receiver(number, name, durable, self._settings)
         self.by_name[name] = self.by_number[number] = receiver
+        self._durable_count += durable
         self.window_max = limits.window_of(len(self.by_name))
         return receiver
 
@@ -277,6 +297,7 @@ class Receivers:
         """Forgets a receiver that has no endpoints any more."""
         assert not receiver.endpoints
         self.set_interests(receiver, ())
+        self._durable_count -= receiver.durable
         del self.by_name[receiver.name]
         del self.by_number[receiver.number]
         self.window_max = limits.window_of(len(self.by_name))
@@ -301,16 +322,24 @@ class Receivers:
         if not numbers:
             del self.nodes[endpoint.node]
 
+    def check_room(self, interests: Iterable[str]) -> None:
+        """``busy`` where a topic has no room for more interests: each segment takes memory."""
+        if self._segments + sum(map(_segments_of, interests)) > limits.TOPIC_SEGMENTS_MAX:
+            raise PeerError("busy", "the topic has as many interests as it may", 1_000)
+
     def set_interests(self, receiver: Receiver, interests: Iterable[str]) -> bool:
         """Makes these the receiver's interests; was there a change?"""
         wanted = tuple(dict.fromkeys(interests))
-        if set(wanted) == set(receiver.interests):
+        kept, before = set(wanted), set(receiver.interests)
+        if kept == before:
             return False
         for interest in receiver.interests:
-            if interest not in wanted:
+            if interest not in kept:
+                self._segments -= _segments_of(interest)
                 self._matcher.remove(interest, receiver.number)
         for interest in wanted:
-            if interest not in receiver.interests:
+            if interest not in before:
+                self._segments += _segments_of(interest)
                 self._matcher.add(interest, receiver.number)
         receiver.interests = wanted
         self._audiences.clear()

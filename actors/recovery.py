@@ -1,27 +1,29 @@
 """Rows to actors: an ordinary start is the recovery.
 
 Reads the head, the settings, the durable receivers and what was out; the backlog stays on disk.
-What was out with a connection waits again where it was, with its attempts counted; what was
-ordered from the work queue is still ordered, under its old deadline.
+What was out with a connection is out still: kept for its holder, which may come back, until the
+grace is over. Where there is no grace, or a row of an earlier version does not name the holder, it
+waits again where it was, with its attempts counted. What was ordered from the work queue is still
+ordered, under its old deadline.
 """
 
 from itertools import islice
 
 from asterism.actors.delivery import POOL_KIND, Delivery
 from asterism.actors.leases import Page
-from asterism.actors.pool import message_of
-from asterism.actors.receivers import Matcher, Receiver
+from asterism.actors.receivers import Matcher, Receiver, unnamed
 from asterism.actors.topic import TopicActor
 from asterism.limits import MARKS_MAX
 from asterism.message import Status
 from asterism.rows import Rows
-from asterism.settings import TopicSettings, overrides_from_plain
+from asterism.settings import DEFAULT_BOUNDS, Bounds, TopicSettings, overrides_from_plain
 from asterism.storage.keys import (
     FIRST_RANK,
     FIRST_RECEIVER,
     POOL,
     WORK,
     number_at_end,
+    rank_of,
     read_due,
 )
 from asterism.storage.records import (
@@ -30,6 +32,7 @@ from asterism.storage.records import (
     PARKED,
     PLACED,
     PageRecord,
+    decode_exception,
     decode_floor,
     decode_page,
     decode_parked,
@@ -45,12 +48,15 @@ def recover(
     rows: Rows,
     defaults: TopicSettings,
     matcher: Matcher | None = None,
+    bounds: Bounds = DEFAULT_BOUNDS,
+    grace_ms: int = 0,
 ) -> TopicActor:
     """A topic as its rows tell it."""
-    actor = TopicActor(name, number, rows, defaults, 1, matcher)
+    actor = TopicActor(name, number, rows, defaults, 1, matcher, bounds, grace_ms)
     head = rows.get(actor.keys.head)
     assert head is not None, f"the topic {name!r} has no head row"
     actor.read_head(head)
+    actor.read_reserve()
     _read_settings(actor)
     _read_receivers(actor)
     _read_pages(actor)
@@ -97,15 +103,19 @@ def _read_progress(actor: TopicActor, receiver: Receiver) -> None:
 
 def _read_pages(actor: TopicActor) -> None:
     keys, rows = actor.keys, actor.rows
+    held: dict[int, PageRecord] = {}
     for key, row in list(rows.scan(*keys.range_of("g"))):
         number, record = number_at_end(key), decode_page(row)
         actor.pages.next_number = max(actor.pages.next_number, number + 1)
         if record.receiver == WORK:
             _restore_order(actor, number, record)
-        else:
+        elif record.holder is None or not actor.grace_ms:
             _return_to_waiting(actor, number, record)
+        else:
+            held[number] = record
     _count_parked(actor)
     _forget_passing(actor)
+    _keep_for_holders(actor, held)
 
 
 def _restore_order(actor: TopicActor, number: int, record: PageRecord) -> None:
@@ -113,25 +123,104 @@ def _restore_order(actor: TopicActor, number: int, record: PageRecord) -> None:
     page = Page(number, work, Status(record.status), record.started_ms)
     page.deadline_ms = record.deadline_ms
     ((sequence, attempts),) = record.entries
-    row = actor.rows.get(actor.keys.pool(sequence))
-    assert row is not None, "an ordered message without its row"
-    stored = decode_record(row)
-    message = message_of(sequence, stored, actor.header_of(stored.header), POOL_KIND)
-    delivery = Delivery(message, stored.rank, attempts)
-    delivery.placed = stored.state != 0
-    delivery.waits = False
-    delivery.status = Status(record.status)
-    delivery.receiver, delivery.holder = work, WORK
-    # When an active one was ordered is not kept: it was so by the time it became active.
-    delivery.sent_ms = record.started_ms
-    if delivery.status is Status.RECEIVED:
-        delivery.received_ms = record.started_ms
-    delivery.page = page
-    page.deliveries[sequence] = delivery
-    work.held[sequence] = actor.pool.live[sequence] = delivery
-    if message.header.ordering_key is not None:
-        actor.pool.locks.admits(message.header.ordering_key, sequence)
+    delivery = actor.pool_delivery(sequence)
+    assert delivery is not None, "an ordered message without its row"
+    _put_out(actor, delivery, attempts, page)
     actor.pages.restore(page)
+
+
+def _put_out(actor: TopicActor, delivery: Delivery, attempts: int, page: Page) -> None:
+    """A delivery is out, on a page, as it was when the worker ended."""
+    receiver, message, sequence = page.receiver, delivery.message, delivery.sequence
+    delivery.attempts = attempts
+    delivery.waits = False
+    delivery.status = page.status
+    delivery.receiver, delivery.holder = receiver, receiver.number
+    # When one that was received went out is not kept: it had by the time it was received.
+    delivery.sent_ms = page.started_ms
+    if page.status is Status.RECEIVED:
+        delivery.received_ms = page.started_ms
+    delivery.page = page
+    page.deliveries[sequence] = receiver.held[sequence] = delivery
+    locks = receiver.locks
+    if message.kind == POOL_KIND:
+        actor.pool.live[sequence] = delivery
+        locks = actor.pool.locks
+    if message.header.ordering_key is not None:
+        locks.admits(message.header.ordering_key, sequence)
+
+
+def _keep_for_holders(actor: TopicActor, held: dict[int, PageRecord]) -> None:
+    """Puts out again what was out with connections, each on the last page that it was on."""
+    last: dict[tuple[int, int], tuple[int, int]] = {}  # list, sequence -> attempts, page
+    for number, record in held.items():
+        for sequence, attempts in record.entries:
+            listed = _list_where_out(actor, record.receiver, sequence, attempts)
+            if listed is not None and attempts >= last.get((listed, sequence), (0, 0))[0]:
+                last[listed, sequence] = (attempts, number)
+    pages: dict[int, Page] = {}
+    gone: dict[int, Receiver] = {}
+    for (listed, sequence), (attempts, number) in last.items():
+        record = held[number]
+        page = pages.get(number)
+        if page is None:
+            receiver = actor.receivers.by_number.get(record.receiver) or gone.get(record.receiver)
+            if receiver is None:
+                receiver = gone[record.receiver] = _stand_in(actor, record)
+            page = Page(number, receiver, Status(record.status), record.started_ms)
+            page.holder = record.holder
+            pages[number] = page
+        if listed == POOL:
+            delivery = actor.pool_delivery(sequence)
+            assert delivery is not None
+        else:
+            delivery = _log_delivery(actor, page.receiver, sequence)
+        _put_out(actor, delivery, attempts, page)
+    for number in held:
+        if number in pages:
+            actor.pages.restore(pages[number])
+        else:
+            actor.rows.delete(actor.keys.page(number))
+
+
+def _list_where_out(
+    actor: TopicActor, receiver_number: int, sequence: int, attempts: int
+) -> int | None:
+    """The list in which an entry of a page is out still; None if it came back, or is over."""
+    row = actor.rows.get(actor.keys.pool(sequence))
+    if row is not None:
+        is_out = row[0] in (NATURAL, PLACED) and decode_record(row).attempts < attempts
+        return POOL if is_out else None
+    receiver = actor.receivers.by_number.get(receiver_number)
+    if receiver is None or not actor.log.is_owed(receiver, sequence):
+        return None
+    exception = actor.rows.get(actor.keys.exception(receiver_number, sequence))
+    if exception is not None and decode_exception(exception)[2] >= attempts:
+        return None
+    return receiver_number
+
+
+def _stand_in(actor: TopicActor, record: PageRecord) -> Receiver:
+    """For a receiver that lived with its connection; as that it had a name of its own."""
+    assert record.holder is not None
+    node, endpoint = record.holder
+    return actor.stand_in(record.receiver, unnamed(node, endpoint))
+
+
+def _log_delivery(actor: TopicActor, receiver: Receiver, sequence: int) -> Delivery:
+    """A receiver's delivery of a log message, which is in nobody's window."""
+    message = actor.log_message(sequence)
+    assert message is not None and message.copies is not None
+    delivery = Delivery(message, rank_of(message.header.priority, sequence))
+    exception = actor.rows.get(actor.keys.exception(receiver.number, sequence))
+    if exception is not None:
+        _, delivery.rank, _ = decode_exception(exception)
+        delivery.placed = True
+    message.copies[receiver.number] = receiver.known[sequence] = delivery
+    actor.log.messages[sequence] = message
+    if message.header.max_receivers is not None:
+        actor.places_of(message).out.add(receiver.number)
+    return delivery
 
 
 def _return_to_waiting(actor: TopicActor, number: int, record: PageRecord) -> None:
@@ -154,7 +243,7 @@ def _go_on_with(actor: TopicActor, sequence: int) -> None:
     """What a blocking topic had sent before it ended comes first: nothing may overtake it."""
     delivery = actor.pool_delivery(sequence)
     if delivery is not None:
-        if delivery.page is not None:  # ordered from the work queue, and still out
+        if delivery.page is not None:  # it is out still
             actor.current, actor.current_sent = sequence, True
             return
         row = actor.rows.get(actor.keys.pool(sequence))
@@ -165,10 +254,19 @@ def _go_on_with(actor: TopicActor, sequence: int) -> None:
             actor.store_place(delivery, FIRST_RANK)
         return
     message = actor.log_message(sequence)
-    if message is not None:
-        for receiver in list(actor.receivers.by_name.values()):
-            if actor.log.is_owed(receiver, sequence) and actor.is_interested(receiver, message):
-                actor.put_first_in_log(receiver, message)
+    if message is None:
+        return
+    owed = [
+        receiver
+        for receiver in actor.receivers.by_name.values()
+        if actor.log.is_owed(receiver, sequence) and actor.is_interested(receiver, message)
+    ]
+    if any(sequence in receiver.held for receiver in owed):  # it is out still, with some
+        actor.current, actor.current_sent = sequence, True
+        actor.current_for = {receiver.number for receiver in owed}
+        return
+    for receiver in owed:
+        actor.put_first_in_log(receiver, message)
 
 
 def _count_parked(actor: TopicActor) -> None:

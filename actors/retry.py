@@ -9,6 +9,7 @@ from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, POOL_KIND, Delivery,
 from asterism.actors.endings import DROPPED, FAILED, Endings, status_name
 from asterism.actors.pool import message_of
 from asterism.actors.receivers import Receiver
+from asterism.commands import FORWARDER_TAG
 from asterism.effects import Forward
 from asterism.errors import PeerError
 from asterism.message import NEVER_MS, Header, Mode, Status
@@ -473,7 +474,8 @@ class Retry(Endings):
         for one that was used before.
         """
         identity = f"{self.keys.number}/{self.forward_generation}/{target}/{self.name}"
-        return blake2b(identity.encode(), digest_size=limits.PRODUCER_ID_BYTES).digest()
+        size = limits.PRODUCER_ID_BYTES - len(FORWARDER_TAG)
+        return FORWARDER_TAG + blake2b(identity.encode(), digest_size=size).digest()
 
     def send_outbox(self, now_ms: int) -> None:
         """Sends what waits for other topics, in order, a bounded number at a time."""
@@ -513,6 +515,11 @@ class Retry(Endings):
             self.renumber_outbox()
         elif code in _PASSING:
             if counted:
+                # Behind all others: rows are sent in order, so that what comes first has the lowest
+                # count of all that have no answer yet, and what is before it is settled.
+                self.rows.delete(self.keys.outbox(number))
+                number = self.next_outbox
+                self.next_outbox += 1
                 self.write_outbox(number, target, *rest)
             self.outbox_paused_ms = now_ms + FORWARD_RETRY_MS
             self.outbox_next = min(self.outbox_next, number)

@@ -7,6 +7,8 @@ letters between topics of the same store, and knows when something is due. A hos
     shard.tick(now_ms)                     what has become due
     effects = shard.end_turn()             writes what the turn changed; commit the rows, synced
     … and only then perform the effects, in order.
+
+A host that syncs less often must sync a turn that ``must_sync`` before it performs its effects.
 """
 
 from heapq import heapify, heappop, heappush
@@ -20,7 +22,7 @@ from asterism.commands import Command, CreateTopic, DeleteTopic, ForwardSettled,
 from asterism.effects import Accepted, Effect, Forward, Refuse, Reply
 from asterism.errors import PeerError
 from asterism.rows import Rows
-from asterism.settings import TopicSettings
+from asterism.settings import DEFAULT_BOUNDS, Bounds, TopicSettings
 from asterism.storage.keys import STORE_NEXT, STORE_SNAPSHOT, STORE_TOPIC, after
 from asterism.storage.records import pack, unpack
 
@@ -35,10 +37,19 @@ TopicEffect = tuple[str, Effect]
 class Shard:
     """All topics of one store."""
 
-    def __init__(self, rows: Rows, defaults: TopicSettings, auto_create: bool = True) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        defaults: TopicSettings,
+        auto_create: bool = True,
+        bounds: Bounds = DEFAULT_BOUNDS,
+        grace_ms: int = 0,
+    ) -> None:
         self._rows = rows
+        self._bounds = bounds
         self._defaults = defaults
         self._auto_create = auto_create
+        self._grace_ms = grace_ms
         self.topics: dict[str, TopicActor] = {}
         self._nodes: dict[bytes, dict[str, None]] = {}  # node -> topics that it has been on
         self._effects: list[TopicEffect] = []
@@ -47,6 +58,8 @@ class Shard:
         self._due: list[tuple[int, str]] = []
         self._scheduled: dict[str, int] = {}
         self._next_topic, self._first_sequence = 1, 1
+        self._has_numbered = False  # topics were made or deleted in this turn
+        self.must_sync = False  # the turn that ended last gave numbers that must not be given again
         self._recover()
 
     def _recover(self) -> None:
@@ -56,8 +69,12 @@ class Shard:
         for key, value in list(self._rows.scan(STORE_TOPIC, after(STORE_TOPIC))):
             name = key[len(STORE_TOPIC) :].decode()
             number, matcher = int.from_bytes(value, "big"), self.matcher_for(name)
-            actor = recover(name, number, self._rows, self._defaults, matcher)
+            actor = recover(
+                name, number, self._rows, self._defaults, matcher, self._bounds, self._grace_ms
+            )
             self.topics[name] = self._touched[name] = actor
+            for node in actor.pages.absent_nodes():
+                self._nodes.setdefault(node, {})[name] = None
 
     # --- commands ---------------------------------------------------------------------------
 
@@ -74,9 +91,10 @@ class Shard:
             else:
                 if actor is None:
                     actor = self._find(topic, command, now_ms)
+                effects = actor.handle(command, now_ms)
+                self._perform(actor, effects, now_ms)
                 if type(command) is ask.Subscribe or type(command) is ask.Order:
-                    self._nodes.setdefault(command.node, {})[topic] = None
-                self._perform(actor, actor.handle(command, now_ms), now_ms)
+                    self._note_node(command.node, topic, effects)
         except PeerError as error:
             if isinstance(command, Request) and not isinstance(command, ask.Grant | ask.Detach):
                 refusal = Refuse(
@@ -84,12 +102,43 @@ class Shard:
                 )
                 self._effects.append((topic, refusal))
 
+    def _note_node(self, node: bytes, topic: str, effects: list[Effect]) -> None:
+        """A node is on a topic, unless it was refused: that leaves nothing to take off."""
+        if not any(type(effect) is Refuse and effect.node == node for effect in effects):
+            self._nodes.setdefault(node, {})[topic] = None
+
+    def has_node(self, node: bytes) -> bool:
+        """Is a node on a topic, or was it?"""
+        return node in self._nodes
+
     def detach(self, node: bytes, now_ms: int) -> None:
         """A connection is gone: every topic that it was on is told."""
         for name in self._nodes.pop(node, {}):
             actor = self.topics.get(name)
             if actor is not None:
                 self._perform(actor, actor.handle(ask.Detach(node, 0), now_ms), now_ms)
+
+    def suspend(self, node: bytes, now_ms: int) -> None:
+        """A connection is lost and may come back: every topic that it was on keeps what it held."""
+        for name in self._nodes.get(node, {}):
+            actor = self.topics.get(name)
+            if actor is not None:
+                self._perform(actor, actor.handle(ask.Suspend(node, 0), now_ms), now_ms)
+
+    def begin_grace(self, now_ms: int) -> None:
+        """Clients can reach the topics: what a restart found to be out is kept from now on."""
+        for name, actor in self.topics.items():
+            if actor.pages.absent_nodes():
+                actor.pages.begin_grace(now_ms + self._grace_ms)
+                self._touched[name] = actor
+
+    def absent_nodes(self) -> list[bytes]:
+        """The nodes for which topics keep something."""
+        return [node for actor in self.topics.values() for node in actor.pages.absent_nodes()]
+
+    def forget_nodes(self) -> None:
+        """No connection of before will end, be lost or come back under its own name."""
+        self._nodes.clear()
 
     def _find(self, name: str, command: Command, now_ms: int) -> TopicActor:
         actor = self.topics.get(name)
@@ -100,10 +149,26 @@ class Shard:
         return actor
 
     def _make(self, name: str) -> TopicActor:
+        count = self.topic_count()
+        if count >= self._bounds.topics:
+            detail = (
+                f"the store that {name!r} would be in has {count} topics, as many as it may: "
+                "delete some, or raise max_topics"
+            )
+            raise PeerError("busy", detail, limits.FULL_RETRY_MS)
         number = self._next_topic
         self._next_topic += 1
-        matcher = self.matcher_for(name)
-        actor = TopicActor(name, number, self._rows, self._defaults, self._first_sequence, matcher)
+        matcher, first = self.matcher_for(name), self._first_sequence
+        actor = TopicActor(
+            name,
+            number,
+            self._rows,
+            self._defaults,
+            first,
+            matcher,
+            self._bounds,
+            self._grace_ms,
+        )
         self.topics[name] = self._touched[name] = actor
         self._rows.put(STORE_TOPIC + name.encode(), number.to_bytes(4, "big"))
         self._write_next()
@@ -111,6 +176,7 @@ class Shard:
 
     def _write_next(self) -> None:
         self._rows.put(STORE_NEXT, pack(self._next_topic, self._first_sequence))
+        self._has_numbered = True
 
     def _create(self, name: str, command: CreateTopic, now_ms: int) -> None:
         if name in self.topics:
@@ -175,6 +241,10 @@ class Shard:
         self._touched[target.name] = target
         self.handed_bytes += target.handed_bytes
 
+    def topic_count(self) -> int:
+        """How many topics this store answers for; a host adds those that have their own store."""
+        return len(self.topics)
+
     def owns(self, topic: str) -> bool:
         """Is this topic one of this store? A host with several stores decides by placement."""
         return True
@@ -226,8 +296,9 @@ class Shard:
 
     def end_turn(self) -> list[TopicEffect]:
         """Writes what the turn changed and returns its effects: commit before performing them."""
+        self.must_sync, self._has_numbered = self._has_numbered, False
         for name, actor in self._touched.items():
-            actor.end_turn()
+            self.must_sync |= actor.end_turn()
             due_ms = actor.next_due_ms()
             if due_ms is not None and self._scheduled.get(name) != due_ms:
                 self._schedule(name, due_ms)

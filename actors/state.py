@@ -22,7 +22,7 @@ from asterism.actors.receivers import Endpoint, Matcher, Receiver, Receivers, Se
 from asterism.effects import Effect
 from asterism.message import Header, Status, decode_header
 from asterism.rows import Rows
-from asterism.settings import TopicSettings
+from asterism.settings import DEFAULT_BOUNDS, Bounds, TopicSettings
 from asterism.storage.keys import STORE_SNAPSHOT, TopicKeys, number_at_end
 from asterism.storage.records import (
     PageRecord,
@@ -101,14 +101,17 @@ class TopicState:
         defaults: TopicSettings,
         first: int,
         matcher: Matcher | None = None,
+        bounds: Bounds = DEFAULT_BOUNDS,
+        grace_ms: int = 0,
     ) -> None:
         self.name = name
+        self.grace_ms = grace_ms  # for holders that may come back; 0: what they held fails over
         self.rows = rows
         self.keys = TopicKeys(number)
         self.defaults = defaults
         self.overrides: dict[str, Any] = {}
         self.box = SettingsBox(defaults)
-        self.receivers = Receivers(self.box, matcher)
+        self.receivers = Receivers(self.box, matcher, bounds.receivers)
         self.pages = Pages(rows, self.keys)
         self.memory: dict[int, Message] = {}  # push and online messages, but for those in runs
         self.pool = Pool(
@@ -121,7 +124,7 @@ class TopicState:
             self.memory,
         )
         self.log = Log(rows, self.keys, self.receivers, self.header_of, self.returned)
-        self.producers = Producers(rows, self.keys)
+        self.producers = Producers(rows, self.keys, bounds.producers)
         self.outcomes = Outcomes(rows, self.keys)
         self.oldest_pool = Oldest(rows, self.keys, "m")
         self.oldest_log = Oldest(rows, self.keys, "l")
@@ -136,6 +139,7 @@ class TopicState:
     def _begin_counters(self, first: int) -> None:
         """What the head row keeps."""
         self.next_sequence = first
+        self.reserved = 0  # sequences below it may be given: the row of the reserve says so
         self.pool_held = 0  # live messages of the pool, neither drafts nor parked
         self.log_held = 0
         self.drafting = 0
@@ -321,6 +325,19 @@ class TopicState:
         numbers = (self.receivers.next_number,)
         self.rows.put(self.keys.head, pack(values, cursors, low, numbers))
         self.head_dirty = False
+
+    def reserve(self) -> None:
+        """Reserves the sequences that come next; their row must be synced before one is told."""
+        self.reserved = self.next_sequence + limits.SEQUENCES_RESERVED
+        self.rows.put(self.keys.reserve, self.reserved.to_bytes(8, "big"))
+
+    def read_reserve(self) -> None:
+        """Goes on behind all sequences that may have been given before."""
+        row = self.rows.get(self.keys.reserve)
+        if row is not None:
+            self.next_sequence = self.reserved = int.from_bytes(row, "big")
+        else:  # written by a version that had no reserve, and may have lost any number of them
+            self.next_sequence += limits.SEQUENCES_SKIPPED
 
     def read_head(self, row: bytes) -> None:
         values, cursors, low, numbers = unpack(row, 4)

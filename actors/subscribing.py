@@ -3,10 +3,10 @@
 from heapq import heapify, heappush
 
 from asterism import limits
-from asterism.actors.delivery import Delivery, Message
+from asterism.actors.delivery import LOG_KIND, Delivery, Message
 from asterism.actors.pool import rank_of_delivery
 from asterism.actors.publishing import Publishing
-from asterism.actors.receivers import Endpoint, Receiver, Wait
+from asterism.actors.receivers import Endpoint, Receiver, Receivers, Wait, unnamed
 from asterism.commands import (
     CancelWait,
     CreateReceiver,
@@ -20,6 +20,7 @@ from asterism.commands import (
     Seek,
     SetInterests,
     Subscribe,
+    Suspend,
     Unsubscribe,
 )
 from asterism.effects import EndpointGone, Refuse, Reply
@@ -38,9 +39,14 @@ class Subscribing(Publishing):
     def on_subscribe(self, command: Subscribe, now_ms: int) -> None:
         if len(self.receivers.endpoints) >= limits.ENDPOINTS_MAX:
             raise PeerError("busy", "the topic has as many endpoints as it may", 1_000)
-        if (command.node, command.endpoint) in self.receivers.endpoints:
+        there = self.receivers.endpoints.get((command.node, command.endpoint))
+        if there is not None and command.holding is None:
             raise PeerError("wrong_state", f"endpoint {command.endpoint} is on this topic already")
         interests = normalised(command.interests)
+        self.receivers.check_room(interests)
+        self.check_group(command, interests)
+        if there is not None:  # its client was told that it is gone, and says what it has of it
+            self.suspend_endpoint(there, now_ms)
         receiver = self.receiver_for(command)
         # Another member of a group may be on its way back: what it wants is kept for it. A name
         # is one consumer's, who says anew what he wants.
@@ -50,12 +56,23 @@ class Subscribing(Publishing):
         self.set_timeouts(receiver, command.sent_timeout_ms, command.received_timeout_ms)
         self.renew_interests(receiver, kept)
         self.credit(endpoint, command.credit)
-        self.effects.append(Reply(command.node, command.request, {"receiver": receiver.name}))
+        lost = self.give_back(endpoint, command, now_ms)
+        told: dict[str, object] = {"receiver": receiver.name}
+        if lost:
+            told["lost"] = lost
+        self.effects.append(Reply(command.node, command.request, told))
+
+    def check_group(self, command: Subscribe, interests: tuple[str, ...]) -> None:
+        """A group keeps the interests of all who ever joined it, within a bound."""
+        group = self.receivers.by_name.get(command.group or "")
+        kept = () if group is None else group.interests
+        if len({*kept, *interests}) > limits.RECEIVER_INTERESTS_MAX:
+            raise PeerError("too_large", f"the group {command.group!r} has too many interests")
 
     def receiver_for(self, command: Subscribe) -> Receiver:
         named = command.group if command.group is not None else command.name
         if named is None:
-            named = f"~{command.node.hex()}.{command.endpoint}"
+            named = unnamed(command.node, command.endpoint)
         elif named.startswith("~"):
             raise PeerError("bad_request", "a receiver's name does not begin with ~")
         durable = command.durable is not False and not named.startswith("~")
@@ -120,16 +137,20 @@ class Subscribing(Publishing):
             raise PeerError("wrong_state", f"the receiver {command.name!r} exists already")
         if command.name.startswith("~"):
             raise PeerError("bad_request", "a durable receiver's name does not begin with ~")
+        interests = normalised(command.interests)
+        self.receivers.check_room(interests)
         receiver = self.create_receiver(command.name, True)
         receiver.sent_timeout_ms = command.sent_timeout_ms
         receiver.received_timeout_ms = command.received_timeout_ms
-        self.receivers.set_interests(receiver, normalised(command.interests))
+        self.receivers.set_interests(receiver, interests)
         self.write_receiver(receiver)
         self.effects.append(Reply(command.node, command.request, {"receiver": receiver.name}))
 
     def on_set_interests(self, command: SetInterests, now_ms: int) -> None:
         endpoint = self.receivers.endpoint(command.node, command.endpoint)
-        endpoint.interests = normalised(command.interests)
+        interests = normalised(command.interests)
+        self.receivers.check_room(interests)
+        endpoint.interests = interests
         self.renew_interests(endpoint.receiver)
         self.effects.append(Reply(command.node, command.request))
 
@@ -143,8 +164,12 @@ class Subscribing(Publishing):
     def on_detach(self, command: Detach, now_ms: int) -> None:
         for number in list(self.receivers.nodes.get(command.node, ())):
             self.detach_endpoint(self.receivers.endpoint(command.node, number), now_ms)
+        self.fail_over(self.pages.absent_of(command.node), now_ms)
+        self.end_orders_of(command.node)
+
+    def end_orders_of(self, node: bytes) -> None:
         work = self.receivers.work
-        for key in [key for key in work.orders if key[0] == command.node]:
+        for key in [key for key in work.orders if key[0] == node]:
             self.end_order(work.orders[key])
 
     def detach_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
@@ -154,15 +179,105 @@ class Subscribing(Publishing):
             endpoint.pull.over = True
             endpoint.pull = None
         self.receivers.detach(endpoint)
-        held = [delivery for delivery in receiver.held.values() if delivery.endpoint is endpoint]
-        for delivery in sorted(held, key=rank_of_delivery):
-            self.unreachable(delivery, now_ms)
+        self.fail_over(self.held_by(endpoint), now_ms)
         if not receiver.endpoints:
             self.drop_waiting_copies(receiver, now_ms)
             if not receiver.durable:
                 self.remove_receiver(receiver, now_ms)
         elif not receiver.durable:
             self.renew_interests(receiver)
+
+    def held_by(self, endpoint: Endpoint) -> list[Delivery]:
+        held = endpoint.receiver.held.values()
+        return [delivery for delivery in held if delivery.endpoint is endpoint]
+
+    def fail_over(self, deliveries: list[Delivery], now_ms: int) -> None:
+        """Their holder is gone, or never got them."""
+        for delivery in sorted(deliveries, key=rank_of_delivery):
+            self.unreachable(delivery, now_ms)
+
+    # --- holders that are away, and come back -----------------------------------------------
+
+    def on_suspend(self, command: Suspend, now_ms: int) -> None:
+        for number in list(self.receivers.nodes.get(command.node, ())):
+            endpoint = self.receivers.endpoint(command.node, number)
+            if self.grace_ms:
+                self.suspend_endpoint(endpoint, now_ms)
+            else:
+                self.detach_endpoint(endpoint, now_ms)
+        self.end_orders_of(command.node)
+
+    def suspend_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
+        """An endpoint ends and may come back: what it held stays out, for it alone."""
+        receiver, until_ms = endpoint.receiver, now_ms + self.grace_ms
+        # A receiver that lives with its connection ends here, and with it what is its alone.
+        absent = receiver if receiver.durable else self.stand_in(receiver.number, receiver.name)
+        for delivery in self.held_by(endpoint):
+            message, page = delivery.message, delivery.page
+            if message.copies is not None and not (receiver.durable and message.kind == LOG_KIND):
+                continue  # it ends with its receiver, or with being online
+            assert page is not None
+            delivery.endpoint, delivery.size = None, 0
+            self.move_held(delivery, absent)
+            if not page.is_absent:
+                page.receiver = absent
+                self.pages.keep(page, until_ms)
+        self.detach_endpoint(endpoint, now_ms)
+
+    def stand_in(self, number: int, name: str) -> Receiver:
+        """Who has what a receiver held that is no more: nobody can be on it, nor ask for it."""
+        return Receiver(number, name, False, self.box)
+
+    def move_held(self, delivery: Delivery, receiver: Receiver) -> None:
+        """What is out is of another receiver from now on; its page is the caller's to mend."""
+        before = delivery.receiver
+        assert before is not None
+        del before.held[delivery.sequence]
+        receiver.held[delivery.sequence] = delivery
+        delivery.receiver, delivery.holder = receiver, receiver.number
+
+    def give_back(self, endpoint: Endpoint, command: Subscribe, now_ms: int) -> list[int]:
+        """Gives an endpoint that comes back what it still holds; those that it names in vain.
+
+        What was kept for it and it does not name was lost on its way, and fails over.
+        """
+        nodes, named = [command.node], None
+        if command.holding is not None:
+            sessions, sequences, attempts = command.holding
+            named = dict(zip(sequences, attempts, strict=True))
+            nodes = [session + command.node[len(session) :] for session in sessions]
+        missed: list[Delivery] = []
+        for node in dict.fromkeys(nodes):
+            for delivery in self.pages.absent_of(node, command.endpoint):
+                receiver = delivery.receiver
+                assert receiver is not None
+                if receiver.durable and receiver is not endpoint.receiver:
+                    continue
+                if named is None or named.get(delivery.sequence) == delivery.attempts:
+                    self.take_back(delivery, endpoint, now_ms)
+                else:
+                    missed.append(delivery)
+        self.fail_over(missed, now_ms)
+        held = endpoint.receiver.held
+        return [
+            sequence
+            for sequence in named or ()
+            if sequence not in held or held[sequence].endpoint is not endpoint
+        ]
+
+    def take_back(self, delivery: Delivery, endpoint: Endpoint, now_ms: int) -> None:
+        """A delivery is out with its holder again: the same attempt, with a new deadline."""
+        receiver = endpoint.receiver
+        self.pages.remove(delivery)
+        self.move_held(delivery, receiver)
+        delivery.endpoint = endpoint
+        # It takes credit as when it was sent; what there is no credit for gives none back.
+        delivery.returns_credit = endpoint.credit + endpoint.withheld > 0
+        if delivery.returns_credit:
+            receiver.revoke(endpoint, 1)
+        if delivery.message.payload is None:
+            self.load(endpoint, delivery, len(self.payload_of(delivery.message)))
+        self.pages.add(delivery, receiver, endpoint, now_ms)
 
     def drop_waiting_copies(self, receiver: Receiver, now_ms: int) -> None:
         """Online messages are for those who are online: waiting copies are lost with the last."""
@@ -382,11 +497,14 @@ class Subscribing(Publishing):
             self.climb_to_received(delivery, now_ms)
 
     def climb_to_received(self, delivery: Delivery, now_ms: int) -> None:
-        receiver = delivery.receiver
-        assert receiver is not None
-        self.pages.remove(delivery)
-        delivery.status = Status.RECEIVED
+        receiver, page = delivery.receiver, delivery.page
+        assert receiver is not None and page is not None
         delivery.received_ms = now_ms
+        delivery.status = Status.RECEIVED
+        if page.is_absent:  # its holder has yet to come back: the grace goes on
+            self.pages.extend([delivery], page.deadline_ms, now_ms)
+            return
+        self.pages.remove(delivery)
         self.pages.add(delivery, receiver, delivery.endpoint, now_ms)
 
     def late_report(
@@ -427,7 +545,8 @@ class Subscribing(Publishing):
         delivery = self.pool.live.get(sequence) or self.pool_delivery(sequence)
         if delivery is None:
             return self.late_log_report(receiver, sequence, status, now_ms)
-        if delivery.page is not None:
+        page = delivery.page
+        if page is not None and not (page.is_absent and is_gone(page.receiver, self.receivers)):
             return "not_yours"
         row = self.rows.get(self.keys.pool(sequence))
         if row is not None and row[0] == PARKED:
@@ -438,6 +557,8 @@ class Subscribing(Publishing):
         if holder == 0 or (known and holder != receiver.number):
             return "not_yours"
         if status is Status.PROCESSED:
+            if page is not None:
+                self.release(delivery)
             delivery.receiver = receiver
             delivery.attempts = max(delivery.attempts, 1)
             self.done(delivery, status, now_ms)
@@ -502,6 +623,11 @@ class Subscribing(Publishing):
         self.effects.append(
             Reply(command.node, command.request, {"refused": refused} if refused else {})
         )
+
+
+def is_gone(receiver: Receiver, receivers: Receivers) -> bool:
+    """Is this one not among the receivers any more?"""
+    return receivers.by_number.get(receiver.number) is not receiver
 
 
 def normalised(interests: tuple[str, ...]) -> tuple[str, ...]:

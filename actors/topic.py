@@ -318,8 +318,11 @@ class TopicActor(WorkQueue):
 
     # --- the end of a turn ------------------------------------------------------------------
 
-    def end_turn(self) -> None:
-        """Writes what the turn changed; the host commits right after it."""
+    def end_turn(self) -> bool:
+        """Writes what the turn changed; the host commits right after it.
+
+        Must that be synced before anything of the turn leaves, even where the rest need not be?
+        """
         self.pages.write_rows()
         for receiver in self.unsettled:
             self.log.settle(receiver, self.next_sequence)
@@ -328,6 +331,11 @@ class TopicActor(WorkQueue):
             if self.next_sequence >= self.marks_at:
                 self._raise_marks()
             self.write_head()
+        must_sync, self.producers.has_new = self.producers.has_new, False
+        if self.next_sequence > self.reserved:
+            self.reserve()
+            must_sync = True
+        return must_sync
 
     def _raise_marks(self) -> None:
         """Moves the marks from which a restart reads on; now and then, so cheap on average."""
@@ -549,6 +557,7 @@ _HANDLERS: dict[type, _Handler] = {
     ask.Report: TopicActor.on_report,
     ask.Extend: TopicActor.on_extend,
     ask.Detach: TopicActor.on_detach,
+    ask.Suspend: TopicActor.on_suspend,
     ask.ListReceivers: TopicActor.on_list_receivers,
     ask.DeleteReceiver: TopicActor.on_delete_receiver,
     ask.Seek: TopicActor.on_seek,

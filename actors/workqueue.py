@@ -165,6 +165,7 @@ class WorkQueue(Subscribing):
             failed = self.parked and self.parked_positions(command.sequence, None)
             status = Status.FAILED if failed else Status.WAITING
             header, payload, message_id = self.header_of(record.header), record.payload, record.id
+        self.handed_bytes += len(payload)
         body = {
             "status": status.name.lower(),
             "payload": payload,

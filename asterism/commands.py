@@ -7,7 +7,7 @@ number a topic gives a message; it is never given twice under one topic name.
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, Final
 
 from asterism import checks, limits
 from asterism.errors import PeerError
@@ -43,6 +43,10 @@ class Request:
 
 Incoming = tuple[bytes, bytes, bytes]
 """A message as a publisher sends it: its id, its encoded header, its payload."""
+
+
+FORWARDER_TAG: Final = b"\0fwd\0\0"
+"""How the producers of dead letters begin, which topics publish. Those of clients may not."""
 
 
 @value_class
@@ -106,6 +110,10 @@ class Subscribe(Request):
 
     With a ``name`` or a ``group`` it joins the durable receiver of that name, unless ``durable``
     is false; without either it is a receiver by itself for as long as its connection lives.
+
+    ``holding`` is for an endpoint that comes back: the sessions under which it was given what it
+    still holds, the sequences of that, and their attempts. ``None``: all that it was given as this
+    node.
     """
 
     endpoint: int
@@ -116,6 +124,7 @@ class Subscribe(Request):
     credit: int = 0
     sent_timeout_ms: int | None = None
     received_timeout_ms: int | None = None
+    holding: tuple[tuple[bytes, ...], tuple[int, ...], tuple[int, ...]] | None = None
 
     def check(self) -> None:
         _endpoint(self.endpoint)
@@ -128,6 +137,8 @@ class Subscribe(Request):
             raise PeerError("bad_request", "a durable receiver needs a name or a group")
         checks.whole("credit", self.credit, 0, limits.CREDIT_MAX)
         _timeouts(self.sent_timeout_ms, self.received_timeout_ms)
+        if self.holding is not None:
+            _holding(self.holding)
 
 
 @value_class
@@ -254,6 +265,12 @@ class Extend(Request):
 @value_class
 class Detach(Request):
     """The node is gone: all it held fails over, its waits end. Not answered."""
+
+
+@value_class
+class Suspend(Request):
+    """The node has lost its endpoints and may come back: what it held stays its own for the grace,
+    its waits end. Not answered."""
 
 
 # --- receivers, topic -------------------------------------------------------------------------
@@ -485,6 +502,7 @@ Command = (
     | Report
     | Extend
     | Detach
+    | Suspend
     | ListReceivers
     | DeleteReceiver
     | Seek
@@ -512,6 +530,20 @@ def _settings(changes: object) -> None:
         raise PeerError("bad_request", f"settings are a map of at most {SETTINGS_MAX}")
     for name in changes:
         checks.text("a setting's name", name, limits.NAME_BYTES_MAX)
+
+
+def _holding(value: object) -> None:
+    if type(value) is not tuple or len(value) != 3:
+        raise PeerError("bad_request", "holding has sessions, sequences and attempts")
+    sessions, sequences, attempts = value
+    for session in checks.tuple_of("sessions", sessions, limits.HOLDING_SESSIONS_MAX):
+        checks.octets("a session", session, 1, limits.NODE_BYTES_MAX)
+    for numbers in (sequences, attempts):
+        checks.tuple_of("holding", numbers, limits.HOLDING_MAX, least=0)
+        if not set(map(type, numbers)) <= {int}:
+            raise PeerError("bad_request", "sequences and attempts are whole numbers")
+    if len(sequences) != len(attempts):
+        raise PeerError("bad_request", "sequences and attempts differ in length")
 
 
 def _endpoint(value: object) -> None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from asterism import checks
+from asterism.addresses_host import place_of
 from asterism.errors import PeerError
 from asterism.options import TOPIC_NAMES, milliseconds, topic_overrides, unknown
-from asterism.settings import TopicSettings
+from asterism.settings import DEFAULT_BOUNDS, Bounds, TopicSettings
 
 PREFIX: Final = "ASTERISM_"
 MQ_PREFIX: Final = "MQ_"  # of the variables that the HTTP door takes over from another service
@@ -27,8 +28,15 @@ PATH_BYTES_MAX: Final = 4_096
 STORES_MAX: Final = 1_024
 WORKERS_MAX: Final = 1_024
 SYNC_MS_MAX: Final = 60_000
+FREE_BYTES_MAX: Final = 1 << 50
+SNAPSHOTS_MAX: Final = 10_000
 HEARTBEAT_MS_MIN: Final = 50
 HEARTBEAT_MS_MAX: Final = 600_000
+BOUND_MAX: Final = 10_000_000  # of anything that clients can make
+GRACE_MS_MAX: Final = 3_600_000
+HELLO_MS_MIN: Final = 100
+HELLO_MS_MAX: Final = 600_000
+CONNECTIONS_MAX: Final = 1_000_000
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -52,27 +60,68 @@ def _sync(name: str, value: object) -> str:
     return sync
 
 
-_ADDRESS: Final = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/*]+|\*):([0-9]{1,5})")
-_LOOPBACK: Final = ("127.", "[::1]", "localhost")
+_TCP: Final = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/*,]+|\*):([0-9]{1,5})")
+IPC: Final = "ipc://"
+IPC_PATH_BYTES_MAX: Final = 100  # the system allows 107
 
 
-def _address(name: str, value: object) -> str:
-    address = checks.text(name, value, PATH_BYTES_MAX)
-    parts = _ADDRESS.fullmatch(address)
-    if parts is None or int(parts[2]) > 65_535:
+class Address(NamedTuple):
+    """Where clients connect: a host and a port, or a path in the file system."""
+
+    text: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+
+def read_addresses(text: str) -> tuple[Address, ...]:
+    """The addresses in a setting, between commas; ``ValueError`` with the one that is none."""
+    found = []
+    for part in (part.strip() for part in text.split(",")):
+        parts = _TCP.fullmatch(part)
+        path = part.removeprefix(IPC)
+        if parts is not None and int(parts[2]) <= 65_535:
+            found.append(Address(part, parts[1], int(parts[2])))
+        elif path.startswith("/") and path != part and "\0" not in path:
+            if len(path.encode()) > IPC_PATH_BYTES_MAX:
+                raise ValueError(part)
+            found.append(Address(part, path=path))
+        else:
+            raise ValueError(part)
+    return tuple(found)
+
+
+def _addresses(name: str, value: object) -> str:
+    text = checks.text(name, value, PATH_BYTES_MAX)
+    try:
+        read_addresses(text)
+    except ValueError as error:
+        wrong = checks.shown(str(error))
         raise PeerError(
-            "bad_request", f"{name} must be like tcp://127.0.0.1:7700, not {checks.shown(address)}"
-        )
-    return address
+            "bad_request",
+            f"{name} must be like tcp://127.0.0.1:7700, or ipc:// and a path from / on of at most "
+            f"{IPC_PATH_BYTES_MAX} bytes, or several of these between commas; not {wrong}",
+        ) from None
+    return text
 
 
-def is_loopback(address: str) -> bool:
-    """Can only this machine reach an address?"""
-    return address.removeprefix("tcp://").startswith(_LOOPBACK)
+def _resolve(address: Address) -> tuple[Address, bool]:
+    """An address with no name in it that would have to be resolved once more, and whether only
+    this machine can reach it. Both come of one look-up."""
+    if address.path:
+        return address, True
+    place = place_of(address.host.strip("[]"))
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    return Address(f"tcp://{host}:{address.port}", host, address.port), place.is_local
 
 
 def _heartbeat(name: str, value: object) -> object:
     milliseconds(name, value, HEARTBEAT_MS_MIN, HEARTBEAT_MS_MAX)
+    return value
+
+
+def _hello_timeout(name: str, value: object) -> object:
+    milliseconds(name, value, HELLO_MS_MIN, HELLO_MS_MAX)
     return value
 
 
@@ -83,18 +132,36 @@ def _path(name: str, value: object) -> str:
     return path
 
 
+def _bound(name: str, value: object) -> int:
+    return checks.whole(name, value, 1, BOUND_MAX)
+
+
+def _grace(name: str, value: object) -> object:
+    milliseconds(name, value, 0, GRACE_MS_MAX)
+    return value
+
+
 _CHECKS: Final[dict[str, Callable[[str, object], object]]] = {
     "data_dir": _path,
     "stores": lambda name, value: checks.whole(name, value, 1, STORES_MAX),
     "workers": lambda name, value: checks.whole(name, value, 1, WORKERS_MAX),
     "sync": _sync,
     "auto_create": checks.flag,
-    "listen": _address,
+    "max_topics": _bound,
+    "max_dedicated": _bound,
+    "max_receivers_per_topic": _bound,
+    "max_producers_per_topic": _bound,
+    "listen": _addresses,
     "insecure": checks.flag,
     "heartbeat": _heartbeat,
+    "restart_grace": _grace,
+    "hello_timeout": _hello_timeout,
+    "max_connections": lambda name, value: checks.whole(name, value, 1, CONNECTIONS_MAX),
     "lanes": checks.flag,
     "alert": checks.flag,
     "log_level": lambda name, value: checks.one_of(name, value, LOG_LEVELS),
+    "min_free": lambda name, value: checks.whole(name, value, 0, FREE_BYTES_MAX),
+    "max_snapshots": lambda name, value: checks.whole(name, value, 1, SNAPSHOTS_MAX),
 }
 
 
@@ -107,12 +174,21 @@ class Config:
     workers: int = 2
     sync: str = "always"
     auto_create: bool = True
+    max_topics: int = DEFAULT_BOUNDS.topics
+    max_dedicated: int = 64
+    max_receivers_per_topic: int = DEFAULT_BOUNDS.receivers
+    max_producers_per_topic: int = DEFAULT_BOUNDS.producers
     listen: str = "tcp://127.0.0.1:7700"
     insecure: bool = False
     heartbeat: float = 2
+    restart_grace: float = 5
+    hello_timeout: float = 5
+    max_connections: int = 4_096
     lanes: bool = True
     alert: bool = True
     log_level: str = "info"
+    min_free: int = 268_435_456
+    max_snapshots: int = 256
     topic: TopicSettings = field(default_factory=TopicSettings)
 
     def __post_init__(self) -> None:
@@ -121,16 +197,51 @@ class Config:
                 check(name, getattr(self, name))
             except PeerError as error:
                 raise ConfigError(error.detail) from None
-        if not is_loopback(self.listen) and not self.insecure:
+        if not self.insecure:
+            self.endpoints()
+
+    def endpoints(self) -> tuple[Address, ...]:
+        """What to bind: ``listen`` with an address for each name, which is checked here and now.
+
+        A name may resolve to something else a moment later, so this is called for each binding.
+        """
+        found = [(_resolve(address), address.text) for address in self.addresses]
+        open_to_others = [text for (_, is_local), text in found if not is_local]
+        if open_to_others and not self.insecure:
             raise ConfigError(
-                f"listen is {self.listen}: others than this machine could connect, and nothing "
-                "asks them who they are. Listen on 127.0.0.1, or set insecure = true."
+                f"listen is {', '.join(open_to_others)}: others than this machine could connect, "
+                "and nothing asks them who they are. Listen on 127.0.0.1, or set insecure = true."
             )
+        return tuple(address for (address, _), _ in found)
+
+    def bounds(self, stores: int) -> Bounds:
+        """What one of so many stores holds its clients to.
+
+        A store knows of no topics but its own, so each has its share; and a quarter more than that,
+        as names do not spread evenly.
+        """
+        share = self.max_topics if stores == 1 else -(-self.max_topics * 5 // (stores * 4))
+        return Bounds(share, self.max_receivers_per_topic, self.max_producers_per_topic)
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where clients connect; the first is the one that clients are told."""
+        return read_addresses(self.listen)
+
+    @property
+    def hello_timeout_ms(self) -> int:
+        """How long a connection may be without a session."""
+        return round(self.hello_timeout * 1_000)
 
     @property
     def heartbeat_ms(self) -> int:
         """How often a session gives a sign of life; after three that are missed it is cut."""
         return round(self.heartbeat * 1_000)
+
+    @property
+    def restart_grace_ms(self) -> int:
+        """How long what a client holds is kept for it while it may come back."""
+        return round(self.restart_grace * 1_000)
 
     @property
     def sync_interval_ms(self) -> int | None:
@@ -165,12 +276,21 @@ KEYS: Final[dict[str, Callable[[str], object]]] = {
     "workers": _as_whole,
     "sync": _as_text,
     "auto_create": _as_flag,
+    "max_topics": _as_whole,
+    "max_dedicated": _as_whole,
+    "max_receivers_per_topic": _as_whole,
+    "max_producers_per_topic": _as_whole,
     "listen": _as_text,
     "insecure": _as_flag,
     "heartbeat": _as_seconds,
+    "restart_grace": _as_seconds,
+    "hello_timeout": _as_seconds,
+    "max_connections": _as_whole,
     "lanes": _as_flag,
     "alert": _as_flag,
     "log_level": _as_text,
+    "min_free": _as_whole,
+    "max_snapshots": _as_whole,
     "topic.blocking": _as_flag,
     "topic.overflow.size": _as_whole,
     "topic.overflow.policy": _as_text,

@@ -18,6 +18,7 @@ MANY_MAX: Final = (
 )
 SUBJECTS_MAX: Final = 64  # subjects of one message; bad_subject
 INTERESTS_MAX: Final = 1_024  # interests of one endpoint; bad_interest
+RECEIVER_INTERESTS_MAX: Final = 16_384  # of a group, whose members bring theirs; too_large
 ATTRIBUTES_MAX: Final = 128  # attributes of one message; bad_request
 ATTRIBUTE_BYTES_MAX: Final = 4_096  # one attribute's key or value; bad_request
 HEADER_BYTES_MAX: Final = 60_000  # a message's encoded header; too_large
@@ -25,10 +26,12 @@ ORDERING_KEY_BYTES_MAX: Final = 1_024  # bad_request
 REASON_BYTES_MAX: Final = 1_024  # why a delivery failed; cut, not refused
 BATCH_MESSAGES_MAX: Final = 10_000  # messages in one Publish, or sequences in one Report; too_large
 PRIORITY_MAX: Final = 2**31 - 1  # bad_request
+HOLDING_MAX: Final = 20_000  # deliveries that one endpoint names when it comes back; too_large
+HOLDING_SESSIONS_MAX: Final = 8  # sessions under which it was given them; bad_request
 CREDIT_MAX: Final = 1_000_000  # credit of one endpoint; bad_request
 RECEIVERS_WANTED_MAX: Final = 1_000_000  # max_receivers; bad_request
 ENDPOINTS_MAX: Final = 100_000  # endpoints on one topic; busy
-DURABLE_RECEIVERS_MAX: Final = 100_000  # durable receivers on one topic; busy
+TOPIC_SEGMENTS_MAX: Final = 1_000_000  # of all interests on one topic; busy
 LIST_MAX: Final = 1_000  # rows in one answer to a listing; the rest by asking on from the last
 TIME_MS_MAX: Final = 2**53  # any time or duration; bad_request
 SEQUENCE_MAX: Final = 2**63 - 1
@@ -59,6 +62,12 @@ EXPIRE_ROWS_MAX: Final = 1_024  # due rows handled in one tick; the next tick go
 # --- what is on its way to receivers; past either of these it waits, but for one message --------
 ENDPOINT_BYTES_MAX: Final = 32 << 20  # large payloads that one endpoint has not given back
 HANDED_BYTES_MAX: Final = 16 << 20  # payloads one command sends; the next turn goes on
+
+FULL_RETRY_MS: Final = 10_000  # the hint of busy where somebody has to delete something first
+
+# --- sequences: what a restart leaves out, so that none is given twice --------------------------
+SEQUENCES_RESERVED: Final = 65_536  # given before the next reserve is synced; skipped by a restart
+SEQUENCES_SKIPPED: Final = 100_000_000  # once, by a topic that had no reserve yet
 
 
 def window_of(windows: int) -> int:

@@ -18,6 +18,7 @@ from asterism import checks, limits
 from asterism.errors import PeerError
 from asterism.subjects import split_subject
 
+PLAIN_BYTES_MAX: Final = 256  # a larger header is decoded more carefully
 NEVER_MS: Final = limits.TIME_MS_MAX  # expires_ms of a message that does not expire
 
 
@@ -120,7 +121,10 @@ def decode_header(encoded: bytes) -> Header:
     """The header of these bytes; anything but a well-formed header is a ``PeerError``."""
     checks.octets("a header", encoded, 1, limits.HEADER_BYTES_MAX, "too_large")
     try:
-        values = msgpack.unpackb(encoded, use_list=False, strict_map_key=False)
+        if len(encoded) <= PLAIN_BYTES_MAX:
+            values = msgpack.unpackb(encoded, use_list=False, strict_map_key=True)
+        else:
+            values = _unpack_large(encoded)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
         raise PeerError("bad_request", f"a header is not MessagePack: {error}") from None
     if type(values) is not tuple or not 3 <= len(values) <= _TRAVEL:
@@ -134,6 +138,22 @@ def decode_header(encoded: bytes) -> Header:
     fields = (_MODES[mode], _EXPECTED[expect], *rest)
     kinds = _check(fields)
     return tuple.__new__(Header, (*fields, encoded, *kinds))
+
+
+def _unpack_large(encoded: bytes) -> Any:
+    """Decodes a header that has room for much that no header has: it stops at a map too many."""
+    maps = 0
+
+    def count(value: Any) -> Any:
+        nonlocal maps
+        maps += 1
+        if maps > 3:  # subjects, attributes, and the header itself
+            raise ValueError("it has more arrays or maps than a header")
+        return value
+
+    return msgpack.unpackb(
+        encoded, use_list=False, strict_map_key=True, list_hook=count, object_hook=count
+    )
 
 
 def _encode(fields: tuple[Any, ...]) -> bytes:

@@ -4,6 +4,7 @@ The run folder, ``run`` in the data folder, tells others what runs here:
 
     frontend.json  worker-0.json  interests.json     written when the process is ready
     workers.sock  interests.sock  clients.sock       the sockets between the processes
+    frontend.sock                                    from the front-end's gate to its ROUTER
     lane-0.sock  lane-1.sock                         where a worker takes lanes
     frontend.lock  worker-0.lock  interests.lock     held by the process of that name for life
 """
@@ -27,7 +28,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from asterism.config import CONFIG_VARIABLE, Config, ConfigError, load
+from asterism.config import CONFIG_VARIABLE, STORES_MAX, Config, ConfigError, load
+from asterism.files_host import (
+    FOLDER_MODE,
+    create_durably,
+    is_own_folder,
+    keep_private,
+    make_folder,
+    narrow,
+    open_lock,
+    read_json,
+    write_durably,
+)
 
 _ARENA_MAX = -8  # of mallopt: how many heaps there may be
 SOCKET_PATH_MAX = 100  # bytes; the system allows 107
@@ -35,6 +47,10 @@ SOCKET_NAME_MAX = 16  # bytes of them: "/interests.sock"
 STORES_FILE = "stores.json"
 LEAVING_S = 5.0  # for a process of the same name that is just ending
 LOOK_S = 0.05  # between looks whether it has
+# What a log shows of one value, one message and one traceback; the rest is cut off.
+VALUE_SHOWN_MAX = 512
+MESSAGE_SHOWN_MAX = 4_096
+TRACEBACK_LINES_MAX = 200
 log = logging.getLogger("asterism")
 
 
@@ -52,18 +68,36 @@ class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line = f"{stamp}.{int(record.msecs):03}Z {record.levelname.lower()} {self._process} "
-        line += record.getMessage()
+        line += plain(record.getMessage())
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            # Indented, so that no text within an error can look like an event of its own.
+            lines = self.formatException(record.exc_info).splitlines()
+            line += "".join(f"\n  {plain(each)}" for each in lines[-TRACEBACK_LINES_MAX:])
         return line
 
 
+def plain(text: str, most: int = MESSAGE_SHOWN_MAX) -> str:
+    """Text as a log or a terminal may show it: one line, no control characters, bounded.
+
+    Peers choose names and subjects: what moves a cursor, ends a line, hides or reverses text is
+    shown as an escape sequence of Python.
+    """
+    if len(text) > most:
+        text = text[:most] + " and so on"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def fields_of(**fields: object) -> str:
-    """Fields of a log line, as ``name=value``; text is quoted where it must be."""
+    """Fields of a log line, as ``name=value``; text is quoted where it must be, and bounded."""
     shown = []
     for name, value in fields.items():
         text = str(value)
-        quoted = json.dumps(text) if not text or any(c in text for c in ' "=\n') else text
+        if len(text) > VALUE_SHOWN_MAX:
+            text = text[:VALUE_SHOWN_MAX] + " and so on"
+        is_bare = text.isprintable() and not any(c in text for c in ' "=\\')
+        quoted = text if text and is_bare else json.dumps(text)
         shown.append(f"{name}={quoted}")
     return " ".join(shown)
 
@@ -82,6 +116,7 @@ def run_process(
     parser: argparse.ArgumentParser,
 ) -> None:
     """Reads the configuration, sets up the log, and runs; what ends it decides the exit code."""
+    keep_private()
     parser.add_argument("--config", metavar="FILE", help="the configuration, a TOML file")
     options = parser.parse_args()
     name = name_of(options)
@@ -98,6 +133,7 @@ def run_process(
         log.error("python -O strips the checks that this broker relies on: start it without -O")
         sys.exit(2)
     try:
+        shut_others_out(config)
         take_name(config, name)
         run(config, options)
     except ConfigError as error:
@@ -129,14 +165,16 @@ class Stopping:
 
 
 class Clock:
-    """The wall clock in milliseconds; it never goes back, whatever the system's does."""
+    """The wall clock in milliseconds. Where the system's is set back it goes on all the same: what
+    is due after a while would not come otherwise, such as a sync or a heartbeat."""
 
     def __init__(self) -> None:
-        self._last_ms = 0
+        self._ahead_ns = 0  # of the clock that nobody sets
 
     def now_ms(self) -> int:
-        self._last_ms = max(self._last_ms, time.time_ns() // 1_000_000)
-        return self._last_ms
+        steady_ns = time.monotonic_ns()
+        self._ahead_ns = max(self._ahead_ns, time.time_ns() - steady_ns)
+        return (steady_ns + self._ahead_ns) // 1_000_000
 
 
 def share_heaps() -> None:
@@ -165,9 +203,25 @@ def memory_bytes() -> int:
 # --- files ------------------------------------------------------------------------------------
 
 
+def shut_others_out(config: Config) -> None:
+    """Makes the data folder one that only the broker's user can open, if it is not."""
+    folder = Path(config.data_dir).absolute()
+    try:
+        make_folder(folder)
+        if folder.is_dir() and narrow(folder):
+            log.warning(
+                "other users could look into the data folder: it is 0700 now %s",
+                fields_of(folder=folder),
+            )
+    except OSError as error:  # of another owner, or read-only; whether it can be used is seen later
+        log.warning("who can read the data folder cannot be changed: %s", error)
+
+
 def run_folder(config: Config) -> Path:
     folder = Path(config.data_dir).absolute() / "run"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
+    if folder.is_symlink():
+        raise ConfigError(f"{folder} is a link: put a folder in its place")
     return folder
 
 
@@ -180,7 +234,13 @@ def take_name(config: Config, name: str, wait_s: float = LEAVING_S) -> int:
     holds the process id, for whoever is refused. Raises ``TakenError``.
     """
     path = run_folder(config) / f"{name}.lock"
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        lock = open_lock(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be opened as a file to lock: {error.strerror}. If it is a link or a "
+            "folder, remove it."
+        ) from None
     deadline = time.monotonic() + wait_s
     while not _has_locked(lock):
         if time.monotonic() >= deadline:
@@ -226,30 +286,20 @@ def _short_folder(folder: Path) -> Path:
     for home in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
         short = Path(home) / name
         if len(os.fsencode(short)) + SOCKET_NAME_MAX <= SOCKET_PATH_MAX and Path(home).is_dir():
-            short.mkdir(mode=0o700, exist_ok=True)
-            if short.stat().st_uid != os.getuid():
-                raise ConfigError(f"{short} belongs to another user: remove it")
+            with contextlib.suppress(FileExistsError):
+                short.mkdir(FOLDER_MODE)
+            # Anybody may make something of this name there, and would then own the sockets.
+            if not is_own_folder(short):
+                raise ConfigError(
+                    f"{short} is not a folder that belongs to this user alone (0700): remove it"
+                )
             return short
     raise ConfigError(f"{folder} is too long a path for sockets: use a data folder nearer the root")
 
 
 def say_ready(config: Config, name: str, **fields: Any) -> None:
     """Tells those who look into the run folder that this process does its work."""
-    write_whole(run_folder(config) / f"{name}.json", {"pid": os.getpid(), **fields})
-
-
-def write_whole(path: Path, value: object) -> None:
-    """Writes a small file so that a reader finds all of it, or what was there before."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(value, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    write_durably(run_folder(config) / f"{name}.json", {"pid": os.getpid(), **fields})
 
 
 def read_run_file(folder: Path, name: str) -> dict[str, Any]:
@@ -283,27 +333,36 @@ def store_count(config: Config) -> int:
 
     Whoever comes first writes it down; the others read it, whatever they were told.
     """
-    path = Path(config.data_dir).absolute() / STORES_FILE
-    try:
-        return _read_count(path)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump({"stores": config.stores}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(name, path)  # fails where another was first: then theirs holds
-    except FileExistsError:
-        pass
-    finally:
-        os.unlink(name)
-    return _read_count(path)
+    folder = Path(config.data_dir).absolute()
+    path = folder / STORES_FILE
+    if not path.exists() and not _stores_in(folder):
+        make_folder(folder)
+        create_durably(path, {"stores": config.stores})
+    return read_store_count(folder)
 
 
-def _read_count(path: Path) -> int:
-    with open(path) as file:
-        count = json.load(file)["stores"]
-    assert type(count) is int and count > 0, f"{path} does not say how many stores there are"
-    return count
+def _stores_in(folder: Path) -> int:
+    """How many stores there are, by their folders."""
+    # Beside each is a note that it was made, and its name has more than digits.
+    return sum(place.name.isdecimal() for place in (folder / "stores").glob("*"))
+
+
+def read_store_count(folder: Path) -> int:
+    """How many stores a data folder has, by its file; ``ConfigError`` where that is damaged, or
+    missing though there are stores."""
+    path = folder / STORES_FILE
+    found = _stores_in(folder)
+    try:
+        said = read_json(path)
+    except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError) and not found:
+            raise
+        said = error
+    count = said.get("stores") if isinstance(said, dict) else None
+    if type(count) is int and 0 < count <= STORES_MAX:
+        return count
+    raise ConfigError(
+        f"{path}: it is missing, empty or damaged, and does not say how many stores there are. The "
+        f'folder stores has {found} of them. Write {{"stores": {found or "N"}}} into the file; a '
+        "store that is opened with a wrong number refuses, and nothing is harmed."
+    )

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from asterism.config import CONFIG_VARIABLE, Config, load, variable_of
-from asterism.process_host import is_ours, read_run_file
+from asterism.files_host import make_folder, open_lock, open_private
+from asterism.process_host import is_ours, plain, read_run_file
 
 FRONTEND: Final = "frontend"
 INTERESTS: Final = "interests"
@@ -175,7 +176,7 @@ class _Child:
             output = None
             if self.log is not None:
                 trim_log(self.log)
-                output = closed.enter_context(open(self.log, "ab"))
+                output = closed.enter_context(open_private(self.log, "ab"))
                 self._log_from = output.tell()
             self.process = subprocess.Popen(
                 [*command, program.module, *program.arguments],
@@ -230,7 +231,7 @@ class _Child:
             return ""
         # Where we made the mistake is in the log; what went wrong is for people.
         told = [line for line in lines if _EVENT.match(line)]
-        return "\n".join((told or lines)[-LINES_SHOWN:])
+        return "\n".join(map(plain, (told or lines)[-LINES_SHOWN:]))
 
 
 def trim_log(path: Path) -> None:
@@ -239,7 +240,9 @@ def trim_log(path: Path) -> None:
     with contextlib.suppress(OSError):
         if path.stat().st_size > LOG_BYTES_MAX:
             # They have it open for appending: a renamed file would only go on growing.
-            shutil.copyfile(path, path.with_name(path.name + ".1"))
+            older = path.with_name(path.name + ".1")
+            with open(path, "rb") as source, open_private(older, "wb") as copied:
+                shutil.copyfileobj(source, copied)
             os.truncate(path, 0)
 
 
@@ -366,7 +369,7 @@ class Processes:
         folders = [self.run_folder, *([self.log_folder] if self.log_folder else [])]
         for folder in folders:
             try:
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folder(folder)
             except OSError as error:
                 raise StartError(
                     f"{folder}: cannot be made: {error.strerror}. Name a data folder that this "
@@ -376,7 +379,7 @@ class Processes:
     def _take_lock(self) -> None:
         """One watcher for one data folder."""
         try:
-            self._lock = os.open(self.run_folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            self._lock = open_lock(self.run_folder / "lock")
         except OSError as error:
             raise StartError(
                 f"{self.run_folder}: cannot be written to: {error.strerror}. Name a data folder "
@@ -512,10 +515,10 @@ class Processes:
         """Who took a free port takes the same again: its clients look for it there."""
         if not child.was_ready:
             return self._environ
-        if child.program.kind == FRONTEND and self.config.listen.endswith(":0"):
-            address = child.said().get("address")
-            if isinstance(address, str):
-                return {**self._environ, variable_of("listen"): address}
+        if child.program.kind == FRONTEND:
+            listen = child.said().get("listen")
+            if isinstance(listen, str):
+                return {**self._environ, variable_of("listen"): listen}
         if child.program.kind == "http" and self._environ.get("MQ_PORT") == "0":
             port = str(child.said().get("url", "")).rpartition(":")[2]
             return {**self._environ, "MQ_PORT": port or "0"}

@@ -19,6 +19,18 @@ TTL_MS_MAX: Final = 36_525 * DAY_MS
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much clients may make; whatever is over a bound that was lowered stays."""
+
+    topics: int = 10_000  # in one store; busy
+    receivers: int = 20_000  # durable ones, on one topic; busy
+    producers: int = 100_000  # remembered by one topic; the longest silent is forgotten, or busy
+
+
+DEFAULT_BOUNDS: Final = Bounds()
+
+
+@dataclass(frozen=True, slots=True)
 class RejectNew:
     """Overflow: a topic that holds ``size`` messages refuses the next with ``overflow``."""
 

@@ -15,7 +15,7 @@ The front-end forwards by head and topic alone. Between it and the workers a fra
 one: the *session*, 13 bytes, so that an answer finds its way back. A *node* of the core is a
 session and the number that its client gave it in the head: a gateway carries many.
 
-    session   epoch of the front-end:8 routing id:5
+    session   13 random bytes
               eight zeros, "w", number of a worker:u32      of a worker that asks another
     node      session:13 number:u32
 """
@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from asterism import commands as ask
+from asterism import limits
 from asterism.commands import Command, CreateTopic, DeleteTopic
 from asterism.effects import (
     Accepted,
@@ -53,6 +54,7 @@ from asterism.settings import TopicSettings
 VERSION: Final = 1
 HEAD: Final = struct.Struct(">BBHIQHI")
 NUMBER: Final = struct.Struct(">I")
+COUNT: Final = struct.Struct(">Q")
 SESSION_BYTES: Final = 13
 LANE_TOKEN_BYTES: Final = 16
 LANE_SOCKET: Final = "lane-{}.sock"  # of a worker, by its number, in the folder that WELCOME names
@@ -131,6 +133,13 @@ DELIVERIES_BYTES_MAX: Final = 16 << 20  # of one part; past it they go in severa
 
 TOGETHER_MAX: Final = 64  # parts in one frame
 FRAME_BYTES_MAX: Final = 64 << 20  # one frame of a client; a larger one costs it its connection
+BODY_BYTES_MIN: Final = 16 << 10  # any verb's body may be as large
+BODY_BYTES_MAX: Final = 2 << 20  # of a verb of a topic, but for those with a payload
+_WITH_PAYLOAD: Final = frozenset({int(Verb.PUBLISH), int(Verb.SET_DRAFT)})
+PLAIN_BYTES_MAX: Final = 128 << 10  # a larger body is decoded with the bounds that follow
+VALUES_MAX: Final = 5 * limits.BATCH_MESSAGES_MAX + 1_024  # entries of its arrays and maps, in all
+LENGTH_MAX: Final = 2 * limits.BATCH_MESSAGES_MAX  # entries of one of them
+TEXT_BYTES_MAX: Final = 64 << 10  # of one text in it
 TOGETHER_BYTES_MAX: Final = 256 << 10  # of a frame, after which the next part begins another
 _Asked = Command | CreateTopic | DeleteTopic
 
@@ -196,18 +205,19 @@ class PartStream:
 
     def __init__(self) -> None:
         self._held: list[bytes] = []  # the beginning of a part that is not whole yet
-        self._held_bytes = 0
+        self.held_bytes = 0
         self._wanted = 0  # bytes that it has at least
 
     def take(self, data: bytes) -> tuple[bytes, list[Part]]:
         """Takes what has come; the parts that are whole by now, and the bytes they lie in."""
         if self._held:
             self._held.append(data)
-            self._held_bytes += len(data)
-            if self._held_bytes < self._wanted:
+            self.held_bytes += len(data)
+            if self.held_bytes < self._wanted:
                 return b"", []
             data = b"".join(self._held)
             self._held = []
+            self.held_bytes = 0
         parts: list[Part] = []
         begin, size = 0, len(data)
         while begin + HEAD.size <= size:
@@ -215,6 +225,8 @@ class PartStream:
             if part.end > size:
                 if part.end - begin > FRAME_BYTES_MAX:
                     raise PeerError("too_large", f"a part has at most {FRAME_BYTES_MAX} bytes")
+                if part.verb < FIRST_BROKER_VERB:
+                    check_size(part.verb, part.end - part.body)
                 self._wanted = part.end - begin
                 break
             parts.append(part)
@@ -223,7 +235,7 @@ class PartStream:
             self._wanted = HEAD.size
         if begin < size:
             self._held = [data[begin:] if begin else data]
-            self._held_bytes = size - begin
+            self.held_bytes = size - begin
         return data, parts
 
 
@@ -241,9 +253,58 @@ def pack_body(value: object) -> bytes:
 def read_body(body: bytes) -> Any:
     """The value of a body: arrays are tuples. What is not MessagePack is refused."""
     try:
-        return msgpack.unpackb(body, use_list=False, strict_map_key=False)
+        # Keys are texts or bytes: the hashes of other keys can be foreseen, and made to collide.
+        return msgpack.unpackb(body, use_list=False, strict_map_key=True)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
         why = str(error) or type(error).__name__
+        raise PeerError("bad_request", f"a body is not MessagePack: {why}") from None
+
+
+def check_size(verb: int, size: int) -> None:
+    """Refuses a body that is larger than any that its verb needs."""
+    if verb in _WITH_PAYLOAD:
+        return  # a frame's own bound is its bound
+    most = BODY_BYTES_MAX if verb >= FIRST_TOPIC_VERB else BODY_BYTES_MIN
+    if size > most:
+        raise PeerError("too_large", f"the body of this verb has at most {most} bytes")
+
+
+class _Values:
+    """Counts what is decoded of one body: a byte of it may stand for a map, which takes 64."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = VALUES_MAX
+
+    def count(self, value: Any) -> Any:
+        self.left -= len(value) + 1
+        if self.left < 0:
+            raise PeerError("too_large", f"a body has more than {VALUES_MAX} values")
+        return value
+
+
+def read_asked(body: bytes) -> Any:
+    """The value of a body that a client sent: as ``read_body``, and what decoding it takes in
+    memory and time is bounded by its size where it is small, and by its values where it is not."""
+    if len(body) <= PLAIN_BYTES_MAX:
+        return read_body(body)
+    count = _Values().count
+    try:
+        return msgpack.unpackb(
+            body,
+            use_list=False,
+            strict_map_key=True,
+            list_hook=count,
+            object_hook=count,
+            max_array_len=LENGTH_MAX,
+            max_map_len=LENGTH_MAX,
+            max_str_len=TEXT_BYTES_MAX,
+        )
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
+        why = str(error) or type(error).__name__
+        if " exceeds max_" in why:
+            raise PeerError("too_large", f"in a body, {why}") from None
         raise PeerError("bad_request", f"a body is not MessagePack: {why}") from None
 
 
@@ -337,7 +398,8 @@ def read_command(verb: int, node: bytes, request: int, body: bytes) -> _Asked:
     kind = _COMMANDS.get(verb)
     if kind is None:
         raise PeerError("bad_request", f"there is no verb {verb}")
-    fields = read_body(body)
+    check_size(verb, len(body))
+    fields = read_asked(body)
     if type(fields) is not tuple:
         raise PeerError("bad_request", "a command's body is an array of its fields")
     reader = _READERS.get(verb)

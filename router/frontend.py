@@ -3,9 +3,10 @@
 A session is one connection to the front-end. It begins with a hello and ends with a goodbye, with
 silence, or with the front-end itself; then its workers are told, and what it held fails over.
 
-I1 A session's id is the epoch of this front-end and the routing id of its connection: an answer to
-   a session of an earlier front-end is never taken for one of this.
-I2 What cannot be sent now waits in the session's outbox, in order and within bounds; at the bound
+I1 A session's id is random bytes: an answer to a session of an earlier front-end is never taken for
+   one of this, and nobody can guess another's.
+I2 A session is its connection's, and no other's: it ends with it.
+I3 What cannot be sent now waits in the session's outbox, in order and within bounds; at the bound
    the session is over.
 """
 
@@ -19,18 +20,23 @@ from asterism.wire import Verb
 
 MISSED_MAX: Final = 3  # heartbeats; a session that misses so many is cut
 OUTBOX_BYTES_MAX: Final = 64 << 20  # waiting for one client that does not read; then it is cut
-SESSIONS_MAX: Final = 100_000  # clients at once; the next is told busy
-ROUTING_BYTES: Final = wire.SESSION_BYTES - 8  # of the ids that ZeroMQ gives
 
 
 class Session:
-    """One connection."""
+    """One client, for as long as it is connected."""
 
-    __slots__ = ("id", "last_ms", "name", "outbox", "outbox_bytes", "routing", "taken", "workers")
+    __slots__ = (
+        *("connection", "id", "last_ms", "name", "outbox", "outbox_bytes", "routing", "taken"),
+        "workers",
+    )
 
-    def __init__(self, session_id: bytes, routing: bytes, name: str, now_ms: int) -> None:
+    def __init__(
+        self, session_id: bytes, routing: bytes, connection: Any, name: str, now_ms: int
+    ) -> None:
+        assert len(session_id) == wire.SESSION_BYTES
         self.id = session_id
         self.routing = routing
+        self.connection = connection  # the host's own
         self.name = name
         self.last_ms = now_ms
         self.taken = 0  # parts that it has sent, its hello aside
@@ -44,9 +50,11 @@ class Session:
         self.outbox.append(frame)
         return self.outbox_bytes <= OUTBOX_BYTES_MAX
 
-    def unpark(self) -> None:
-        """The first of the outbox has gone."""
-        self.outbox_bytes -= len(self.outbox.popleft())
+    def unpark(self) -> int:
+        """The first of the outbox has gone; how many bytes it had."""
+        size = len(self.outbox.popleft())
+        self.outbox_bytes -= size
+        return size
 
 
 class Sessions:
@@ -56,36 +64,38 @@ class Sessions:
         assert len(epoch) == 8
         self.epoch = epoch
         self.by_routing: dict[bytes, Session] = {}
+        self._by_id: dict[bytes, Session] = {}
         self._broker = broker  # what every client is told of it
         self._heartbeat_ms: int = broker["heartbeat_ms"]
 
-    def hello(self, routing: bytes, body: bytes, now_ms: int) -> dict[str, Any]:
-        """Begins a session, or begins it anew; what the client is welcomed with."""
-        if len(routing) != ROUTING_BYTES or routing[0] != 0:
-            # One that the client chose could be another's, and would not fit a session's id.
-            raise PeerError("bad_request", "a client does not choose its routing id")
-        asked = wire.read_body(body)
+    def hello(
+        self, routing: bytes, connection: Any, session_id: bytes, body: bytes, now_ms: int
+    ) -> dict[str, Any]:
+        """Begins a session; what the client is welcomed with."""
+        assert routing not in self.by_routing
+        wire.check_size(Verb.HELLO, len(body))
+        asked = wire.read_asked(body)
         if type(asked) is not dict:
             raise PeerError("bad_request", "the body of a hello is a map")
         versions = checks.tuple_of("versions", asked.get("versions"), 64)
         if wire.VERSION not in versions:
             raise PeerError("unsupported_version", f"this broker speaks version {wire.VERSION}")
         name = checks.text("name", asked.get("name", ""), limits.NAME_BYTES_MAX, least=0)
-        if routing not in self.by_routing and len(self.by_routing) >= SESSIONS_MAX:
-            raise PeerError("busy", "as many clients are connected as may", 1_000)
-        session = Session(self.epoch + routing, routing, name, now_ms)
+        session = Session(session_id, routing, connection, name, now_ms)
         self.by_routing[routing] = session
+        self._by_id[session_id] = session
         return {"version": wire.VERSION, "session": session.id, **self._broker}
 
     def of(self, session_id: bytes) -> Session | None:
         """The session of an id that a worker answers to; ``None`` if it is over."""
-        if session_id[:8] != self.epoch:
-            return None
-        return self.by_routing.get(session_id[8 : wire.SESSION_BYTES])
+        return self._by_id.get(session_id)
 
     def end(self, session: Session) -> bool:
         """A session is over; False if it was already."""
-        return self.by_routing.pop(session.routing, None) is session
+        if self._by_id.pop(session.id, None) is None:
+            return False
+        del self.by_routing[session.routing]
+        return True
 
     def silent(self, now_ms: int) -> Iterator[Session]:
         """Those that have missed too many heartbeats."""

@@ -1,19 +1,26 @@
 """The front-end process: one ROUTER for clients, one for workers, and frames between the two.
 
+Clients reach their ROUTER through the gate (``gate_host.py``), which bounds what each may send.
+
 It forwards by head and topic and never looks into a body. It holds no message: what it cannot hand
 on it refuses (``busy``) or keeps in a bounded outbox. Between it and a worker go, besides what is
 forwarded (session, frame), a few messages of their own with an empty session:
 
-    worker -> front-end   "", "ready", epoch       at its start, and as its heartbeat
+    worker -> front-end   "", "ready", epoch, n    at its start, and as its heartbeat; n is how many
+                                                   bytes of frames it has taken in all, u64
     worker -> front-end   "", "route", topic, to   a topic of its has a process of its own, or none
     front-end -> worker   "", "epoch", epochs      the answer: who this front-end is, and whom of
                                                    that worker it knows (8 bytes each)
-    front-end -> worker   "", "ended", session     a session is over
+    front-end -> worker   "", "ended", sessions    sessions are over: one at its end; to a worker
+                                                   that was restarted, all that ended of late
     front-end -> worker   "", "detach", node       one node of a session is over
 """
 
+import contextlib
 import logging
 import os
+import resource
+import select
 import time
 from collections import deque
 from typing import Any, Final
@@ -21,7 +28,7 @@ from typing import Any, Final
 import zmq
 
 from asterism import __version__, wire
-from asterism.config import Config
+from asterism.config import IPC, Address, Config
 from asterism.errors import PeerError
 from asterism.frames_host import is_readable, receive, rest, send
 from asterism.process_host import (
@@ -42,16 +49,24 @@ from asterism.router.frontend import (
     closed,
     refusal,
 )
+from asterism.router.gate_host import DESCRIPTORS_EACH, DESCRIPTORS_SPARE, Connection, Gate
+from asterism.router.pipes import Pipe
 from asterism.router.placement import store_of, worker_of
 from asterism.wire import Part, Verb
 
-DRAIN_MAX: Final = 256  # messages taken from one socket before the other has its turn
+DRAIN_MAX: Final = 256  # messages taken from the workers before clients have their turn
+DRAIN_PARTS_MAX: Final = 128  # parts taken from clients before the others have theirs, but for
+DRAIN_BYTES_MAX: Final = 8 << 20  # those of the last message; and bytes of them, likewise
 ROUTES_MAX: Final = 65_536  # topics whose worker is remembered; all are forgotten past it
+BACKLOG: Final = 1_024  # connections of the gate that ZeroMQ has not taken yet
 PIPE_MAX: Final = 1_000  # messages ZeroMQ holds for one peer; then the outbox, or busy
-WORKER_OUTBOX_MAX: Final = 100_000  # small frames that want no answer and wait for one worker
+ENDED_MAX: Final = 10_000  # sessions of which a worker is told when it comes back
 WORKER_RETRY_MS: Final = 50  # the hint of ``busy`` while a worker is away or behind
-PROBE_AFTER_MS: Final = (20, 250)  # after a connection has ended
-PROBE_STILL_MS: Final = 10  # who has sent something since is there
+CLIENT_WINDOW_BYTES: Final = 256 << 10  # in ZeroMQ's hands for one client; what follows is parked
+CLIENTS_BYTES_MAX: Final = 512 << 20  # for all clients; past it, the one with the most is cut
+REFUSED_MAX: Final = 1_000  # messages refused as a whole, in
+REFUSED_MS: Final = 10_000  # such a time; then the client is cut
+CLOSE_S: Final = 0.2  # for clients to take what they are told at the end
 BLOCKED_POLL_MS: Final = 2  # nothing tells when a ROUTER's peer takes more: it is tried again
 log = logging.getLogger("asterism.frontend")
 
@@ -64,22 +79,25 @@ class FrontEnd:
         self._config = config
         self._stores = store_count(config)
         self._context = zmq.Context()
-        self._clients = self._router(config.listen, wire.FRAME_BYTES_MAX)
+        self._clients = self._router(socket_address(config, "frontend"), os.getpid())
         self._workers = self._router(socket_address(config, "workers"))
         self._workers.router_handover = True
-        self.address = self._clients.getsockopt_string(zmq.LAST_ENDPOINT)
-        # For the doors of the same data folder: an eighth quicker than through TCP.
-        self._clients.bind(socket_address(config, "clients"))
-        self._departures = self._clients.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._probes: list[int] = []  # when clients are to be looked for next
+        self._gate = self._open_gate(config)
+        self.address = self._gate.addresses[0]
         self._sessions = Sessions(os.urandom(8), self._about_broker())
         self._routes: dict[bytes, bytes] = {}
         self._dedicated: dict[bytes, bytes] = {}  # topic -> its process; told by the workers
         self._worker_epochs: dict[bytes, bytes] = {}
-        self._worker_outboxes: dict[bytes, deque[tuple[bytes, ...]]] = {}
+        self._pipes: dict[bytes, Pipe] = {}  # by process
+        self._behind: set[bytes] = set()  # processes for which something is parked
         self._blocked: dict[Session, None] = {}
+        # Sessions that are over, with their workers: one that was away then keeps what they held.
+        self._ended: deque[tuple[bytes, set[bytes]]] = deque(maxlen=ENDED_MAX)
         self._started_ms = self._clock.now_ms()
         self._next_look_ms = 0
+        self._next_gate_ms = 0
+        self._now_ms = self._started_ms
+        self._parked_bytes = 0  # in outboxes of clients
         self._forwarded = 0
         self._returned = 0
 
@@ -97,12 +115,28 @@ class FrontEnd:
             about["lanes"] = str(socket_folder(config))
         return about
 
-    def _router(self, address: str, frame_bytes_max: int = -1) -> "zmq.Socket[bytes]":
+    def _open_gate(self, config: Config) -> Gate:
+        """Listens where clients connect; the doors of the same data folder do so by a path."""
+        router = socket_address(config, "frontend").removeprefix(IPC)
+        doors = socket_address(config, "clients")
+        addresses = (*config.endpoints(), Address(doors, path=doors.removeprefix(IPC)))
+        room = (_allow_many_files() - DESCRIPTORS_SPARE) // DESCRIPTORS_EACH
+        if room < config.max_connections:
+            fields = fields_of(max_connections=config.max_connections, takes=room)
+            log.warning("the system allows fewer connections than max_connections %s", fields)
+        return Gate(
+            addresses, router, max(min(config.max_connections, room), 1), config.hello_timeout_ms
+        )
+
+    def _router(self, address: str, peer_pid: int | None = None) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.ROUTER)
         socket.router_mandatory = True
-        socket.maxmsgsize = frame_bytes_max  # holds for what is bound after it
+        if peer_pid is not None:
+            socket.setsockopt(zmq.IPC_FILTER_PID, peer_pid)  # the gate's, which is in this process
+            socket.backlog = BACKLOG
         socket.sndhwm = socket.rcvhwm = PIPE_MAX
         socket.linger = 200
+        socket.ipv6 = address.startswith("tcp://[")
         socket.bind(address)
         return socket
 
@@ -110,87 +144,94 @@ class FrontEnd:
         poller = zmq.Poller()
         poller.register(self._clients, zmq.POLLIN)
         poller.register(self._workers, zmq.POLLIN)
-        poller.register(self._departures, zmq.POLLIN)
+        poller.register(self._gate.fileno(), zmq.POLLIN)
         poller.register(stopping.wakeup, zmq.POLLIN)
-        say_ready(self._config, "frontend", address=self.address, started_ms=self._clock.now_ms())
-        log.info("listens %s", fields_of(address=self.address, workers=self._config.workers))
+        listen = ",".join(self._gate.addresses[:-1])
+        said = {"address": self.address, "listen": listen, "started_ms": self._clock.now_ms()}
+        say_ready(self._config, "frontend", **said)
+        log.info("listens %s", fields_of(address=listen, workers=self._config.workers))
         settle_memory()
         look_ms = max(self._config.heartbeat_ms // 2, 1)
         while not stopping.asked:
             ready = dict(poller.poll(self._wait_ms(look_ms)))
             self._now_ms = self._clock.now_ms()
+            if self._gate.fileno() in ready or self._now_ms >= self._next_gate_ms:
+                self._gate.turn(self._now_ms)
+                self._next_gate_ms = self._now_ms + self._gate.wait_ms()
             if self._workers in ready:
                 self._drain_workers()
             if self._clients in ready:
                 self._drain_clients()
-            if self._is_blocked():
+            for routing in self._gate.take_ended():
+                self._on_departure(routing)
+            if self._blocked:
                 self._unblock()
-            if self._departures in ready:
-                self._on_departure()
-            if self._probes and self._now_ms >= self._probes[0]:
-                self._probe()
+            if self._behind:
+                self._catch_up()
             if self._now_ms >= self._next_look_ms:
                 self._next_look_ms = self._now_ms + look_ms
-                for session in self._sessions.silent(self._now_ms):
-                    log.info("cuts a silent client %s", fields_of(name=session.name))
-                    self._to_client(session, closed("busy", "nothing was heard of you for long"))
-                    self._end(session)
+                self._cut_silent()
         self._close()
 
     def _wait_ms(self, look_ms: int) -> int:
         if self._is_blocked():
             return BLOCKED_POLL_MS
-        if self._probes:
-            return min(max(self._probes[0] - self._clock.now_ms(), 0), look_ms)
-        return look_ms
+        return min(look_ms, self._gate.wait_ms())
 
-    def _on_departure(self) -> None:
-        """A connection has ended. ZeroMQ does not say whose; to send to it tells."""
-        while is_readable(self._departures):
-            receive(self._departures)
-            rest(self._departures)
-        if not self._probes:  # twice: at first it may not be known there yet
-            self._probes = [self._now_ms + after_ms for after_ms in PROBE_AFTER_MS]
+    def _on_departure(self, routing: bytes) -> None:
+        """A connection has ended, and its session with it."""
+        session = self._sessions.by_routing.get(routing)
+        if session is not None:
+            self._end(session)
 
-    def _probe(self) -> None:
-        """Sends to clients that have been still for a moment; those that are gone are found out."""
-        del self._probes[0]
-        still_ms = self._now_ms - PROBE_STILL_MS
-        sign = wire.pack_part(Verb.PONG)
-        for session in list(self._sessions.by_routing.values()):
-            if session.last_ms <= still_ms and session not in self._blocked:
-                self._to_client(session, sign)
+    def _cut_silent(self) -> None:
+        for session in self._sessions.silent(self._now_ms):
+            log.info("cuts a silent client %s", fields_of(name=session.name))
+            self._to_client(session, closed("busy", "nothing was heard of you for long"))
+            self._end(session)
 
     def _close(self) -> None:
-        self._clients.disable_monitor()
-        self._departures.close(linger=0)
         for session in list(self._sessions.by_routing.values()):
             self._to_client(session, closed("busy", "the broker is being stopped"))
+        until = time.monotonic() + CLOSE_S
+        while time.monotonic() < until and self._gate.flush(self._now_ms):
+            select.select([self._gate.fileno()], [], [], BLOCKED_POLL_MS / 1_000)
+        self._gate.close()
         self._clients.close()
         self._workers.close()
         self._context.term()
 
     def _is_blocked(self) -> bool:
-        return bool(self._blocked or self._worker_outboxes)
+        return bool(self._blocked or self._behind)
 
     # --- from clients -----------------------------------------------------------------------
 
     def _drain_clients(self) -> None:
-        for _ in range(DRAIN_MAX):
+        drained = parts = 0
+        while parts < DRAIN_PARTS_MAX and drained < DRAIN_BYTES_MAX:
             routing, frame = receive(self._clients), receive(self._clients)
-            self._on_client(routing, frame, 1 + len(rest(self._clients)))
+            more = rest(self._clients)
+            size = len(frame) + sum(map(len, more)) if more else len(frame)
+            connection = self._gate.taken(routing, size)
+            parts += 1
+            if connection is not None:
+                parts += self._on_client(connection, frame, 1 + len(more))
+                self._gate.proceed(connection)
+            drained += size
             if not is_readable(self._clients):
                 return
 
-    def _on_client(self, routing: bytes, frame: bytes, count: int) -> None:
-        """Takes a message of a client: one frame, of one part or several."""
+    def _on_client(self, connection: Connection, frame: bytes, count: int) -> int:
+        """Takes a message of a client: one frame, of one part or several. How many it has."""
         try:
             if count != 1:
                 raise PeerError("bad_request", f"a message is one frame, not {count}")
             parts = wire.read_parts(frame)
         except PeerError as error:
-            self._send(self._clients, (routing, refusal(error, 0, 0, b"")))
-            return
+            self._send_client(connection, refusal(error, 0, 0, b""))
+            self._count_refused(connection)
+            return 0
+        routing = connection.routing
         session = self._sessions.by_routing.get(routing)
         if session is not None:
             session.taken += len(parts)
@@ -199,63 +240,76 @@ class FrontEnd:
         for part in parts:
             worker = self._destination(part)
             if held and worker != held_for:
-                self._forward(routing, held_for, frame, held)
+                self._forward(connection, held_for, frame, held)
                 held = []
             if worker:
                 held.append(part)
                 held_for = worker
             else:
-                self._on_part(routing, frame, part)
+                self._on_part(connection, frame, part)
         if held:
-            self._forward(routing, held_for, frame, held)
+            self._forward(connection, held_for, frame, held)
+        return len(parts)
+
+    def _count_refused(self, connection: Connection) -> None:
+        """A message was refused as a whole; a client that sends nothing else is cut."""
+        if self._now_ms - connection.refused_ms > REFUSED_MS:
+            connection.refused_ms, connection.refused = self._now_ms, 0
+        connection.refused += 1
+        if connection.refused > REFUSED_MAX:
+            self._gate.cut(connection, "too much of what it sends cannot be understood")
 
     def _destination(self, part: Part) -> bytes:
         """The worker that a part is for; empty where the front-end answers it, or refuses it."""
         if not Verb.STATUS <= part.verb < wire.FIRST_BROKER_VERB:
             return b""
         try:
+            if part.end - part.body > wire.BODY_BYTES_MIN:
+                wire.check_size(part.verb, part.end - part.body)
             worker = self._routes.get(part.topic) or self._route(part.topic)
         except PeerError:
             return b""
         return worker if worker != b"f" else b""
 
-    def _forward(self, routing: bytes, worker: bytes, frame: bytes, parts: list[Part]) -> None:
+    def _forward(
+        self, connection: Connection, worker: bytes, frame: bytes, parts: list[Part]
+    ) -> None:
         """Hands on what is for one worker, of one message of a client, as one message."""
-        session = self._sessions.by_routing.get(routing)
+        session = self._sessions.by_routing.get(connection.routing)
         if session is None:
             for part in parts:
-                self._say_unknown(routing, part.request)
+                self._say_unknown(connection, part.request)
             return
         session.last_ms = self._now_ms
-        session.workers.add(worker)
         self._forwarded += len(parts)
         begin, end = parts[0].begin, parts[-1].end
         whole = frame if end - begin == len(frame) else frame[begin:end]
-        takes = worker in self._worker_epochs and worker not in self._worker_outboxes
-        if takes and self._send(self._workers, (worker, session.id, whole)) is None:
-            return
+        if worker in self._worker_epochs:
+            session.workers.add(worker)
+            if worker not in self._behind and self._send_worker(worker, session.id, whole) is None:
+                return
         for part in parts:
             command = (session.id, frame[part.begin : part.end])
             try:
-                self._to_worker(worker, command, wanted=part.request != 0)
+                self._to_worker(worker, *command, wanted=part.request != 0)
             except PeerError as error:
                 if part.request:
                     answer = refusal(error, part.node, part.request, part.topic)
                     self._to_client(session, answer)
 
-    def _say_unknown(self, routing: bytes, request: int) -> None:
-        unknown = closed("wrong_state", "say hello first", request)
-        self._send(self._clients, (routing, unknown))
+    def _say_unknown(self, connection: Connection, request: int) -> None:
+        self._send_client(connection, closed("wrong_state", "say hello first", request))
+        self._count_refused(connection)
 
-    def _on_part(self, routing: bytes, frame: bytes, part: Part) -> None:
+    def _on_part(self, connection: Connection, frame: bytes, part: Part) -> None:
         """Takes what is not for a worker."""
         body = frame[part.body : part.end]
-        session = self._sessions.by_routing.get(routing)
+        session = self._sessions.by_routing.get(connection.routing)
         if session is None:
             if part.verb == Verb.HELLO:
-                self._hello(routing, part, body)
+                self._hello(connection, part, body)
             else:
-                self._say_unknown(routing, part.request)
+                self._say_unknown(connection, part.request)
             return
         session.last_ms = self._now_ms
         try:
@@ -264,22 +318,29 @@ class FrontEnd:
             if part.request:
                 self._to_client(session, refusal(error, part.node, part.request, part.topic))
 
-    def _hello(self, routing: bytes, part: Part, body: bytes) -> None:
-        try:
-            welcome = self._sessions.hello(routing, body, self._now_ms)
-        except PeerError as error:
-            self._send(self._clients, (routing, refusal(error, part.node, part.request, b"")))
+    def _hello(self, connection: Connection, part: Part, body: bytes) -> None:
+        if connection.is_over:
             return
+        session_id = os.urandom(wire.SESSION_BYTES)
+        routing = connection.routing
+        try:
+            welcome = self._sessions.hello(routing, connection, session_id, body, self._now_ms)
+        except PeerError as error:
+            self._send_client(connection, refusal(error, part.node, part.request, b""))
+            self._count_refused(connection)
+            return
+        self._gate.begin_session(connection)
         session = self._sessions.by_routing[routing]
         log.debug("welcomes a client %s", fields_of(name=session.name))
         self._answer(session, Verb.WELCOME, part, welcome)
 
     def _of_session(self, session: Session, part: Part, body: bytes) -> None:
         """What the front-end itself answers."""
+        wire.check_size(part.verb, len(body))
         match part.verb:
             case Verb.HELLO:
                 self._end(session)
-                self._hello(session.routing, part, body)
+                self._hello(session.connection, part, body)
             case Verb.PING:
                 self._answer(session, Verb.PONG, part, None)
             case Verb.GOODBYE:
@@ -287,7 +348,11 @@ class FrontEnd:
                 self._end(session)
             case Verb.DETACH:
                 node = session.id + wire.NUMBER.pack(part.node)
-                self._tell(session.workers, (b"", b"detach", node))
+                if not self._behind.isdisjoint(session.workers):
+                    raise PeerError("busy", "a worker is behind", WORKER_RETRY_MS)
+                if any(self._pipe(worker).is_full for worker in session.workers):
+                    raise PeerError("busy", "a worker is behind", WORKER_RETRY_MS)
+                self._tell(session.workers, b"detach", node)
                 self._answer(session, Verb.REPLY, part, {})
             case verb if verb >= wire.FIRST_BROKER_VERB:
                 raise PeerError("bad_request", f"the verb {verb} is the broker's")
@@ -339,34 +404,57 @@ class FrontEnd:
             "cpu_ms": round(time.process_time() * 1_000),
             "address": self.address,
             "sessions": len(self._sessions.by_routing),
+            "connections": len(self._gate),
+            "connections_cut": self._gate.cut_count,
+            "clients_bytes": self._gate.due_bytes + self._parked_bytes,
             "workers_known": len(self._worker_epochs),
             "totals": {"forwarded": self._forwarded, "returned": self._returned},
         }
 
     # --- to workers -------------------------------------------------------------------------
 
-    def _to_worker(self, worker: bytes, frames: tuple[bytes, ...], wanted: bool) -> None:
-        """Hands frames to a worker; what wants an answer is refused where that cannot be."""
-        outbox = self._worker_outboxes.get(worker)
-        if wanted and worker not in self._worker_epochs:
-            raise PeerError("busy", "the topic's worker is away or behind", WORKER_RETRY_MS)
-        if outbox is None:
-            sent = self._send(self._workers, (worker, *frames))
-            if sent is None:
-                return
-        if wanted:
-            raise PeerError("busy", "the topic's worker is away or behind", WORKER_RETRY_MS)
-        if outbox is None:
-            if sent == zmq.EHOSTUNREACH:
-                return  # with the worker that is gone, all it would have been told is void
-            outbox = self._worker_outboxes[worker] = deque()
-        if len(outbox) >= WORKER_OUTBOX_MAX:
-            raise PeerError("busy", "the topic's worker is behind", WORKER_RETRY_MS)
-        outbox.append(frames)
+    def _send_worker(self, worker: bytes, session_id: bytes, frame: bytes) -> int | None:
+        """Sends a frame of a session, as far as its worker's pipe takes it."""
+        pipe = self._pipe(worker)
+        if not pipe.admits(session_id, len(frame)):
+            return int(zmq.EAGAIN)
+        failed = self._send(self._workers, (worker, session_id, frame))
+        if failed is None:
+            pipe.count_sent(session_id, len(frame))
+        return failed
 
-    def _tell(self, workers: set[bytes], frames: tuple[bytes, ...]) -> None:
+    def _pipe(self, worker: bytes) -> Pipe:
+        pipe = self._pipes.get(worker)
+        if pipe is None:
+            pipe = self._pipes[worker] = Pipe()
+        return pipe
+
+    def _to_worker(self, worker: bytes, session_id: bytes, frame: bytes, wanted: bool) -> None:
+        """Hands a frame to a worker; what wants an answer is refused where that cannot be."""
+        if worker not in self._worker_epochs:
+            if wanted:
+                raise PeerError("busy", "the topic's worker is away or behind", WORKER_RETRY_MS)
+            return  # with the worker that is gone, all it would have been told is void
+        failed: int | None = zmq.EAGAIN
+        if worker not in self._behind:
+            failed = self._send_worker(worker, session_id, frame)
+        if failed is None or (failed == zmq.EHOSTUNREACH and not wanted):
+            return
+        if wanted or not self._pipe(worker).park((session_id, frame)):
+            raise PeerError("busy", "the topic's worker is away or behind", WORKER_RETRY_MS)
+        self._behind.add(worker)
+
+    def _tell(self, workers: set[bytes], *frames: bytes) -> None:
+        """Tells workers what they have to know, behind what they were sent."""
         for worker in workers:
-            self._to_worker(worker, frames, wanted=False)
+            if worker not in self._worker_epochs:
+                continue
+            if worker not in self._behind:
+                failed = self._send(self._workers, (worker, b"", *frames))
+                if failed is None or failed == zmq.EHOSTUNREACH:
+                    continue
+            self._pipe(worker).keep((b"", *frames))
+            self._behind.add(worker)
 
     def _send(self, socket: "zmq.Socket[bytes]", frames: tuple[bytes, ...]) -> int | None:
         """Sends without waiting; the error number where that cannot be."""
@@ -403,10 +491,12 @@ class FrontEnd:
     def _on_control(self, worker: bytes, what: bytes, value: bytes, to: bytes = b"") -> None:
         if what == b"route":
             self._routes.pop(value, None)
-            before = self._dedicated.get(value)
-            self._dedicated[value] = to or worker
-            if before is not None and before != self._dedicated[value]:
+            before, after = self._dedicated.get(value), to or worker
+            # A worker that gives a topic away has opened its store anew, and said so: told twice,
+            # its clients would subscribe twice, and what they got in between would fail over.
+            if before is not None and before[:1] == b"d" and before != after:
                 self._say_restarted(before)  # what its clients had there is elsewhere now
+            self._dedicated[value] = after
             return
         assert what == b"ready"
         epoch = value
@@ -414,18 +504,32 @@ class FrontEnd:
         self._worker_epochs[worker] = epoch
         self._send(self._workers, (worker, b"", b"epoch", self._sessions.epoch + epoch))
         if before == epoch:
+            self._pipe(worker).count_taken(wire.COUNT.unpack(to)[0])
             return
-        self._worker_outboxes.pop(worker, None)
+        self._pipes.pop(worker, None)
+        self._behind.discard(worker)
         log.info("knows a process %s", fields_of(name=worker.decode()))
         if worker != b"i":
+            self._tell_ended(worker)
             self._say_restarted(worker)
 
+    def _tell_ended(self, worker: bytes) -> None:
+        of = self._sessions.of
+        told = [held for held, workers in self._ended if worker in workers and of(held) is None]
+        if told:
+            self._tell({worker}, b"ended", b"".join(told))
+
     def _say_restarted(self, worker: bytes) -> None:
+        # A client that never had an answer from a topic's own process does not know that its
+        # requests went there: the topic tells it which ones to send again.
+        own = (topic for topic, process in self._dedicated.items() if process == worker)
+        topic = next(own, b"") if worker[:1] == b"d" else b""
         for session in list(self._sessions.by_routing.values()):
             if worker in session.workers:
                 # What comes behind this many parts is for the worker that is there now.
                 taken = wire.pack_body(session.taken)
-                told = wire.pack_part(Verb.RESTARTED, body=taken, worker=int(worker[1:]))
+                number = int(worker[1:])
+                told = wire.pack_part(Verb.RESTARTED, 0, topic, taken, worker=number)
                 self._to_client(session, told)
 
     def _between_workers(self, worker: bytes, session_id: bytes, frame: bytes) -> None:
@@ -433,22 +537,38 @@ class FrontEnd:
         for part in wire.read_parts(frame):
             message = (session_id, frame[part.begin : part.end])
             if part.verb >= wire.FIRST_BROKER_VERB:
-                self._send(self._workers, (wire.worker_of_session(session_id), *message))
+                self._answer_worker(wire.worker_of_session(session_id), *message)
                 continue
             try:
                 to = self._routes.get(part.topic) or self._route(part.topic)
-                self._to_worker(to, message, wanted=True)
+                self._to_worker(to, *message, wanted=True)
             except PeerError as error:
                 answer = refusal(error, part.node, part.request, part.topic)
-                self._send(self._workers, (worker, session_id, answer))
+                self._answer_worker(worker, session_id, answer)
+
+    def _answer_worker(self, worker: bytes, session_id: bytes, frame: bytes) -> None:
+        """Sends a worker the answer to what it asked; one that is lost is asked for again."""
+        if self._send(self._workers, (worker, session_id, frame)) is None:
+            self._pipe(worker).count_sent(session_id, len(frame))
 
     # --- to clients -------------------------------------------------------------------------
+
+    def _send_client(self, connection: Connection, frame: bytes) -> int | None:
+        """Sends to a client, as far as its window allows."""
+        if connection.is_over:
+            return int(zmq.EHOSTUNREACH)
+        if connection.due > CLIENT_WINDOW_BYTES:
+            return int(zmq.EAGAIN)
+        failed = self._send(self._clients, (connection.routing, frame))
+        if failed is None:
+            self._gate.count_sent(connection, len(frame))
+        return failed
 
     def _to_client(self, session: Session, frame: bytes) -> None:
         if session in self._blocked:
             self._park(session, frame)
             return
-        failed = self._send(self._clients, (session.routing, frame))
+        failed = self._send_client(session.connection, frame)
         if failed == zmq.EHOSTUNREACH:
             self._end(session)
         elif failed is not None:
@@ -456,34 +576,67 @@ class FrontEnd:
             self._park(session, frame)
 
     def _park(self, session: Session, frame: bytes) -> None:
+        self._parked_bytes += len(frame)
         if not session.park(frame):
-            log.warning("cuts a client that does not read %s", fields_of(name=session.name))
-            self._end(session)
+            self._cut_unread(session)
+        elif self._parked_bytes + self._gate.due_bytes > CLIENTS_BYTES_MAX:
+            self._cut_unread(max(self._sessions.by_routing.values(), key=_held_bytes))
+
+    def _cut_unread(self, session: Session) -> None:
+        log.warning("cuts a client that does not read %s", fields_of(name=session.name))
+        self._end(session)
+        self._gate.cut(session.connection, "it does not read what it is sent")
 
     def _unblock(self) -> None:
         for session in list(self._blocked):
             failed = None
             while session.outbox and failed is None:
-                failed = self._send(self._clients, (session.routing, session.outbox[0]))
+                failed = self._send_client(session.connection, session.outbox[0])
                 if failed is None:
-                    session.unpark()
+                    self._parked_bytes -= session.unpark()
             if failed == zmq.EHOSTUNREACH:
                 self._end(session)
             elif failed is None:
                 del self._blocked[session]
-        for worker, outbox in list(self._worker_outboxes.items()):
+
+    def _catch_up(self) -> None:
+        """Sends workers what was parked for them."""
+        for worker in list(self._behind):
+            pipe = self._pipe(worker)
             failed = None
-            while outbox and failed is None:
-                failed = self._send(self._workers, (worker, *outbox[0]))
+            while pipe.outbox and failed is None:
+                first = pipe.outbox[0]
+                failed = (
+                    self._send_worker(worker, *first)
+                    if first[0]
+                    else self._send(self._workers, (worker, *first))
+                )
                 if failed is None:
-                    outbox.popleft()
+                    pipe.unpark()
             if failed is None or failed == zmq.EHOSTUNREACH:
-                del self._worker_outboxes[worker]
+                self._behind.discard(worker)
 
     def _end(self, session: Session) -> None:
         self._blocked.pop(session, None)
         if self._sessions.end(session):
-            self._tell(session.workers, (b"", b"ended", session.id))
+            self._ended.append((session.id, session.workers))
+            self._parked_bytes -= session.outbox_bytes
+            self._gate.end_session(session.connection)
+            self._tell(session.workers, b"ended", session.id)
+
+
+def _held_bytes(session: Session) -> int:
+    due: int = session.connection.due
+    return due + session.outbox_bytes
+
+
+def _allow_many_files() -> int:
+    """Raises the bound of open files as far as the system allows; what it is then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return soft if soft != resource.RLIM_INFINITY else 1 << 20
 
 
 def run(config: Config) -> None:

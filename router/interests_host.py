@@ -61,6 +61,7 @@ class InterestRouter:
         self._frontend.linger = 0
         self._frontend.connect(socket_address(config, "workers"))
         self._epoch = os.urandom(8)
+        self._taken = 0  # bytes of frames of the front-end
         self._asked = 0
         self._unknown = 0
 
@@ -77,7 +78,7 @@ class InterestRouter:
             poller.poll(HEARTBEAT_MS)
             if self._clock.now_ms() >= next_beat_ms:
                 next_beat_ms = self._clock.now_ms() + HEARTBEAT_MS
-                self._send_frontend([b"", b"ready", self._epoch])
+                self._send_frontend([b"", b"ready", self._epoch, wire.COUNT.pack(self._taken)])
             self._drain_workers()
             self._drain_frontend()
         self._workers.close()
@@ -127,6 +128,7 @@ class InterestRouter:
             except zmq.Again:
                 return
             if session:
+                self._taken += len(frame)
                 for part in wire.read_parts(frame):
                     self._on_client(session, part)
 

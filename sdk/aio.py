@@ -893,8 +893,12 @@ class Node(Connection):
     async def _ask_all(
         self, verb: Verb, processes: Iterable[bytes], fields: object, timeout: float | None
     ) -> list[dict[str, Any]]:
-        asked = (self._ask(verb, process, fields, timeout) for process in processes)
-        return list(await asyncio.gather(*asked))
+        asked = [self._ask(verb, process, fields, timeout) for process in processes]
+        answers = await asyncio.gather(*asked, return_exceptions=True)  # none is left unheard
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return [answer for answer in answers if not isinstance(answer, BaseException)]
 
     async def _ask_topic(
         self, verb: Verb, topic: str, fields: object, timeout: float | None

@@ -294,6 +294,11 @@ class Inbox:
     def interests(self) -> tuple[str, ...]:
         return self._subscription.interests
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the payloads that have come and nobody has taken yet."""
+        return sum(len(item[4]) for item in self._subscription.buffer)
+
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return self
 
@@ -838,6 +843,7 @@ class Connection(ABC):
 
     def _give_up(self, subscription: Subscription, sequences: list[int]) -> None:
         """Gives deliveries back at once; nobody waits for the answer."""
+        subscription.drop(sequences)
         if sequences and not subscription.is_over and self._is_open:
             fields = (subscription.endpoint, sequences, 0)
             self._session.request(Verb.EXTEND, subscription.topic_bytes, fields)

@@ -95,7 +95,8 @@ class Received:
             step = PROCESSED  # that was all that is expected
         self._step = step
         item = self._item
-        self._subscription.report(status, item[:1], item[1:2], reason, token)
+        is_last = step == PROCESSED
+        self._subscription.report(status, item[:1], item[1:2], reason, token, is_last=is_last)
         return True
 
     def __repr__(self) -> str:

@@ -44,6 +44,7 @@ class Link:
         socket = self._context.socket(zmq.DEALER)
         try:
             socket.linger = 0
+            socket.ipv6 = True  # addresses of both kinds
             socket.sndhwm = SEND_FRAMES_MAX
             socket.rcvhwm = RECEIVE_FRAMES_MAX
             socket.reconnect_ivl = RETRY_MS_MIN

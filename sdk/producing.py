@@ -152,6 +152,7 @@ class Producer:
         self.failures = 0  # refusals with busy since the last answer
         self.draining = False  # a new id is due, once everything sent has been answered
         self.refused: PeerError | None = None  # why, where the id is fixed
+        self.given_up: int | None = None  # the lowest number whose fate is not known, nor will be
 
     @property
     def is_idle(self) -> bool:
@@ -189,7 +190,8 @@ class Producer:
         batch.requests.append(number)
         batch.sends += 1
         batch.unsure += 1
-        settled = self.batches[0].first - 1
+        lowest = self.batches[0].first
+        settled = (lowest if self.given_up is None else min(lowest, self.given_up)) - 1
         tail = pack_body((self.identity.id, batch.first, settled))[1:]  # without the array's head
         # The array of the four fields, of which the first was packed when the batch was formed.
         body = b"".join((b"\x94", batch.packed, tail))
@@ -294,6 +296,8 @@ class Producer:
         self.batches.clear()
         if lost and not any(batch.unsure for batch in lost):
             self.next_number = lost[0].first
+        elif lost and self.given_up is None:
+            self.given_up = lost[0].first
         self.sent = 0
         self.draining = False
         self.failures = 0

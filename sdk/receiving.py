@@ -5,10 +5,14 @@ I1 The broker may send an endpoint at most its credit. It returns credit by itse
    taken the message. So ``buffer`` never holds more than ``credit``, and what a lost connection
    left there.
 I2 A report waits here until the endpoint is on its topic, and is kept until it is answered.
+I3 A delivery that the endpoint holds is in ``buffer``, in ``aside``, in ``taken`` or in a report.
+   While the endpoint is off its topic nothing of it is handed out: by the time that it is back,
+   others may have it.
 """
 
 from collections import deque
 from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Final
 
 from asterism import limits
@@ -90,19 +94,57 @@ class Subscription:
         self.early = 0  # refusals of what came to the topic before it
         self.was_ready = False
         self.is_over = False
+        self.sessions: list[bytes] = []  # those under which it may have been given what it holds
         self.buffer: deque[Item] = deque()
+        self.aside: list[Item] = []  # of the buffer, until the broker says whose they are
+        self.taken: dict[int, int] = {}  # sequence -> attempt: handed out, and not finished
+        self.named: dict[int, int] = {}  # the same of all that it said it holds when it came back
         self.returned = 0  # credit that is to be given back
         self.reports: dict[tuple[int, str], Report] = {}
         self.resume_ms = 0
         self.failures = 0
 
-    def subscribe_body(self, credit: int) -> bytes:
-        return pack_body(
-            (
-                *(self.endpoint, self.interests, self.name, self.group, self.durable, credit),
-                *self.timeouts,
-            )
-        )
+    def subscribe_body(self, session: bytes) -> tuple[bytes, int]:
+        """What subscribes it, as this session; and the credit to be granted once it is there."""
+        fields = (self.endpoint, self.interests, self.name, self.group, self.durable)
+        holding: tuple[object, ...] = ()
+        self.named = {}
+        if self.sessions:
+            self.named = self._holding()
+            holding = ((tuple(self.sessions), list(self.named), list(self.named.values())),)
+        credit, later = self.credit, 0
+        if self.was_ready:
+            # What has been reported comes before credit: it need not be delivered again.
+            credit = min(len(self.named), self.credit)
+            later = self._credit_for_return() - credit
+        self._note_session(session)
+        return pack_body((*fields, credit, *self.timeouts, *holding)), max(later, 0)
+
+    def _holding(self) -> dict[int, int]:
+        """All that it holds and has not finished, as far as the broker knows; the newest of it."""
+        held = {item[0]: item[1] for item in self.aside}
+        for report in self.reports.values():
+            held.update(zip(report.sequences, report.attempts, strict=True))
+        held.update(self.taken)
+        if len(held) > limits.HOLDING_MAX:
+            return dict(list(held.items())[-limits.HOLDING_MAX :])
+        return held
+
+    def _note_session(self, session: bytes) -> None:
+        if session and session not in self.sessions:
+            self.sessions.append(session)
+            del self.sessions[: -limits.HOLDING_SESSIONS_MAX]
+
+    def came_back(self, session: bytes, lost: Collection[int]) -> bool:
+        """It is on its topic: what it held is its own again, but for these; was anything aside?"""
+        self.sessions = [session] if session else []
+        for sequence in lost:
+            if sequence in self.named and self.taken.get(sequence) == self.named[sequence]:
+                del self.taken[sequence]
+        gone = set(lost)
+        self.buffer.extendleft(item for item in reversed(self.aside) if item[0] not in gone)
+        was_aside, self.aside, self.named = bool(self.aside), [], {}
+        return was_aside
 
     # --- deliveries -------------------------------------------------------------------------
 
@@ -110,7 +152,11 @@ class Subscription:
         """Hands out the next delivery, with whether it needs no report."""
         item = self.buffer.popleft()
         is_free = (_headers.get(item[3]) or header_of(item[3])).expect == SENT
-        if is_free and self.credit:
+        if not is_free:
+            self.taken[item[0]] = item[1]
+            if len(self.taken) > limits.HOLDING_MAX:
+                self._forget_oldest()
+        elif self.credit:
             self.returned += 1
         return item, is_free
 
@@ -126,9 +172,26 @@ class Subscription:
         taken = [
             (item, (known.get(item[3]) or header_of(item[3])).expect == SENT) for item in items
         ]
+        out = self.taken
+        for item, free in taken:
+            if not free:
+                out[item[0]] = item[1]
+        if len(out) > limits.HOLDING_MAX:
+            self._forget_oldest()
         if self.credit:
             self.returned += sum(free for _, free in taken)
         return taken
+
+    def _forget_oldest(self) -> None:
+        """An application that never reports holds no more than can be named."""
+        excess = len(self.taken) - limits.HOLDING_MAX
+        self.drop(list(islice(self.taken, excess)))
+
+    def drop(self, sequences: Collection[int]) -> None:
+        """These are held no longer: finished, or given up."""
+        pop = self.taken.pop
+        for sequence in sequences:
+            pop(sequence, None)
 
     @property
     def owes_credit(self) -> bool:
@@ -149,8 +212,12 @@ class Subscription:
         attempts: Collection[int],
         reason: str = "",
         token: object = None,
+        *,
+        is_last: bool = True,
     ) -> None:
         """Notes a report; it goes out with the next flush, together with others like it."""
+        if is_last:
+            self.drop(sequences)
         report = self.reports.get((status, reason))
         if report is None:
             report = self.reports[status, reason] = Report(self, status, reason)
@@ -209,13 +276,22 @@ class Subscription:
     # --- a lost connection ------------------------------------------------------------------
 
     def forget_connection(self) -> None:
-        """The endpoint is gone: what waits here and is not done will be delivered again."""
+        """The endpoint is gone. What waits here is kept for it, for a while, until it is back.
+
+        But not what a pull asked for: that will ask again, and count what it gets.
+        """
         self.is_ready = False
         self.returned = 0
         self.resume_ms = 0
-        self.buffer = deque(item for item in self.buffer if _is_last_chance(header_of(item[3])))
+        kept: deque[Item] = deque()
+        for item in self.buffer:
+            if _is_last_chance(header_of(item[3])):
+                kept.append(item)
+            elif self.credit:
+                self.aside.append(item)
+        self.buffer = kept
 
-    def credit_for_return(self) -> int:
+    def _credit_for_return(self) -> int:
         """The credit to begin with anew: what is still here gives its own back when taken."""
         self.returned = 0
         kept = sum(header_of(item[3]).expect is Status.SENT for item in self.buffer)

@@ -109,11 +109,12 @@ class Asked:
 class Joining:
     """A subscription that is on its way to its topic."""
 
-    __slots__ = ("credit", "subscription")
+    __slots__ = ("credit", "place", "subscription")
 
     def __init__(self, subscription: Subscription, credit: int) -> None:
         self.subscription = subscription
         self.credit = credit  # to be granted once it is there
+        self.place = 0  # among what has gone through the front-end, as that of ``Asked``
 
 
 class Asking:
@@ -169,6 +170,7 @@ class Session:
         self._retries: dict[int, int] = {}  # number of an entry of the table -> when
         self._worker_of: dict[bytes, int] = {}
         self._hello = 0
+        self._id = b""  # the name that the broker gave it: who says it may claim what it was given
         self._heartbeat_ms = WELCOME_MS
         self._frame_bytes_max = 64 << 20  # until the broker says what it takes
         self._opened_ms = 0
@@ -383,11 +385,9 @@ class Session:
             case Asked():
                 self._send_asked(entry)
             case Joining(subscription=held):
-                # What has been reported comes before credit: it need not be delivered again.
-                credit = 0 if held.was_ready else held.credit
-                entry.credit = held.credit_for_return() if held.was_ready else 0
-                body = held.subscribe_body(credit)
-                self._post(Verb.SUBSCRIBE, number, held.topic_bytes, body)
+                body, entry.credit = held.subscribe_body(self._id)
+                part = pack_part(Verb.SUBSCRIBE, number, held.topic_bytes, body)
+                entry.place = self._place(held.topic_bytes, part)
             case Asking(identity=identity, numbers=numbers):
                 sequences = [
                     identity.awaited[n][2] if n in identity.awaited else 0 for n in numbers
@@ -398,9 +398,13 @@ class Session:
     def _send_asked(self, asked: Asked) -> None:
         if asked.is_cancelled:
             return
-        out = self.ways.of(asked.topic)
-        out.append(asked.part())
-        asked.place = self.ways.front_count if out is self.ways.front else 0
+        asked.place = self._place(asked.topic, asked.part())
+
+    def _place(self, topic: bytes, part: bytes) -> int:
+        """Sends a part, and returns its place among what goes through the front-end, or 0."""
+        out = self.ways.of(topic)
+        out.append(part)
+        return self.ways.front_count if out is self.ways.front else 0
 
     def _post(self, verb: Verb, number: int, topic: bytes, body: bytes) -> None:
         self.ways.of(topic).append(pack_part(verb, number, topic, body))
@@ -577,6 +581,8 @@ class Session:
         self._heartbeat_ms = _whole(body.get("heartbeat_ms"), "heartbeat_ms", 1)
         self._frame_bytes_max = _whole(body.get("frame_bytes_max", 64 << 20), "frame_bytes_max", 1)
         self.workers = _whole(body.get("workers"), "workers", 1)
+        named = body.get("session")
+        self._id = named if type(named) is bytes else b""
         folder = str(body.get("lanes", ""))
         self.ways.begin(folder, _whole(body.get("stores"), "stores", 1), self.workers)
         self._state = _READY
@@ -633,10 +639,7 @@ class Session:
 
         self._forget_answers(is_of_it)
         self._finish_drained(events)
-        for held in self._subscriptions.values():
-            if is_of_it(held.topic_bytes):
-                # Should it not be gone after all, it is made anew all the same.
-                self._post(Verb.UNSUBSCRIBE, 0, held.topic_bytes, pack_body((held.endpoint,)))
+        # Should an endpoint not be gone after all, it is made anew: it says what it holds.
         self._send_all_again(is_of_it, seen)
 
     # --- lanes ------------------------------------------------------------------------------
@@ -699,14 +702,15 @@ class Session:
         """Sends the table again: subscriptions first, then all else as it was asked."""
         joining, others = [], []
         for number, entry in self._table.items():
-            if isinstance(entry, Joining) and is_of_it(entry.subscription.topic_bytes):
+            if not isinstance(entry, Joining | Asked):
+                continue
+            if seen is not None and entry.place > seen:
+                continue  # it is on its way to the worker that is there now
+            if isinstance(entry, Asked):
+                if is_of_it(entry.topic):
+                    others.append(number)
+            elif is_of_it(entry.subscription.topic_bytes):
                 joining.append(number)
-            elif (
-                isinstance(entry, Asked)
-                and is_of_it(entry.topic)
-                and (seen is None or entry.place <= seen)
-            ):
-                others.append(number)
         for identity in list(self._identities.values()):
             if is_of_it(identity.topic):
                 self._receipts -= identity.forget_dropped()
@@ -810,6 +814,8 @@ class Session:
         held.early = 0
         held.failures = 0
         events.append(Subscribed(held))
+        if held.came_back(self._id, _sequences(body.get("lost", ()))):
+            events.append(Delivered(held))
         self.touch(held)
         if held.reports:
             self._send_reports(held)
@@ -913,7 +919,11 @@ class Session:
             if error.code not in ("busy", "wrong_state") and not producer.is_fixed:
                 self._settle(batch, [error] * batch.count, events)
             self._finish_drained(events)
-        elif error.code == "busy":
+        elif error.code == "busy" or (
+            # The broker knows nothing of this producer, and what is to come first is still under
+            # way: it was refused while the worker was away, and this came through a moment later.
+            error.code == "wrong_state" and producer.batches[0] is not batch
+        ):
             self._publish_later(producer, batch, error, now_ms, events)
         else:
             # Its numbers are not used, so that all behind it wait for a gap to close: under a new
@@ -1084,6 +1094,12 @@ def _result(entry: object) -> int | PeerError:
     if type(entry) is tuple and len(entry) == 2:
         return error_of(*entry)
     raise PeerError("bad_request", "an answer that is neither a sequence nor a refusal")
+
+
+def _sequences(value: object) -> tuple[int, ...]:
+    if type(value) is not tuple or not set(map(type, value)) <= {int}:
+        raise PeerError("bad_request", "sequences that are not a list of numbers")
+    return value
 
 
 def _refused(pairs: object) -> dict[int, str]:

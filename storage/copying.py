@@ -14,8 +14,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import IO, Any, BinaryIO, Final
 
+from asterism.files_host import FOLDER_MODE, make_folder, open_private, sync_folder
 from asterism.storage.snapshot import (
     UNFINISHED,
     Snapshot,
@@ -24,7 +25,6 @@ from asterism.storage.snapshot import (
     open_snapshot,
     write_manifest,
 )
-from asterism.storage.store import sync_folder
 
 Tell = Callable[[int, float], None]  # how many bytes are done, and which part of all
 CHUNK_BYTES: Final = 1 << 20
@@ -38,8 +38,8 @@ def copy(snapshot: Snapshot, home: Path, tell: Tell = lambda done, part: None) -
         raise SnapshotError(f"{target}: it is there already. Delete it, or copy to another folder.")
     draft = home / f".{snapshot.name}{UNFINISHED}"
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        draft.mkdir(exist_ok=True)
+        make_folder(home)
+        draft.mkdir(FOLDER_MODE, exist_ok=True)
         with _alone_in(draft):
             _clear(draft)
             write_manifest(draft, _copy_files(snapshot, draft, tell))
@@ -95,7 +95,7 @@ def _copy_files(snapshot: Snapshot, draft: Path, tell: Tell) -> dict[str, Any]:
     done = 0
     for store in manifest["stores"]:
         source, target = snapshot.folder / store["folder"], draft / store["folder"]
-        target.mkdir()
+        target.mkdir(FOLDER_MODE)
         for name, file in store["files"].items():
             _copy_file(source / name, target / name, file)
             done += file["bytes"]
@@ -107,7 +107,7 @@ def _copy_files(snapshot: Snapshot, draft: Path, tell: Tell) -> dict[str, Any]:
 def _copy_file(source: Path, target: Path, file: dict[str, Any]) -> None:
     """Copies a file and compares; ``file`` is what the manifest says of it, and gets its digest."""
     try:
-        with open(source, "rb") as original, open(target, "xb") as copied:
+        with open(source, "rb") as original, open_private(target, "xb") as copied:
             size, digest = _pour(original, copied)
     except FileNotFoundError:
         raise SnapshotError(f"{source}: it is missing. Use another snapshot.") from None
@@ -123,7 +123,7 @@ def _copy_file(source: Path, target: Path, file: dict[str, Any]) -> None:
     file["digest"] = digest
 
 
-def _pour(original: BinaryIO, copied: BinaryIO) -> tuple[int, str]:
+def _pour(original: BinaryIO, copied: IO[bytes]) -> tuple[int, str]:
     """Copies the content, synced; how much there was, and its digest."""
     size, digest = 0, _new_digest()
     while chunk := original.read(CHUNK_BYTES):

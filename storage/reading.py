@@ -30,16 +30,23 @@ from rocksdict import (
     ReadOptions,
 )
 
-from asterism.storage.journal import JOURNAL_NAME
-from asterism.storage.keys import STORE_FORMAT
-from asterism.storage.store import FORMAT_VERSION, MARK_NAME, StoreError, read_format
+from asterism.storage.folder import StoreError
+from asterism.storage.format1 import JOURNAL_NAME
+from asterism.storage.keys import STORE_APPLIED, STORE_FORMAT, STORE_IDENTITY
+from asterism.storage.log import LOG_PREFIX, FileLog
+from asterism.storage.mark import MARK_NAME
+from asterism.storage.store import FORMAT_VERSION, read_format
 
 _CACHE_BYTES: Final = 8 << 20  # a scan reads each block once
 _OPEN_FILES_MAX: Final = 256
 _READ_AHEAD_BYTES: Final = 1 << 20
 _VIEW_PREFIX: Final = "asterism-view-"
-# What whoever opens a folder writes there; and the mark and the journal, which are the owner's.
-_NOT_VIEWED: Final = (".", "LOCK", "LOG", "rocksdict-config.json", MARK_NAME, JOURNAL_NAME)
+# What whoever opens a folder writes there; and the mark and the log, which are the owner's.
+_NOT_VIEWED: Final = (
+    *(".", "LOCK", "LOG", "rocksdict-config.json", MARK_NAME, LOG_PREFIX),
+    JOURNAL_NAME,  # of format 1, whose rows are the same
+)
+_FORMATS: Final = (1, FORMAT_VERSION)
 
 
 class ReadOnlyStore:
@@ -53,6 +60,7 @@ class ReadOnlyStore:
             self._rocksdb = self._open()
             try:
                 self.number, self.count = self._check_format()
+                self._check_log()
             except BaseException:
                 self._rocksdb.close()
                 raise
@@ -169,13 +177,28 @@ class ReadOnlyStore:
         if found is None:
             raise StoreError(f"{self.folder}: this RocksDB is no store of Asterism.")
         version, number, count = found
-        if version != FORMAT_VERSION:
+        if version not in _FORMATS:
             which = "or a later one" if version > FORMAT_VERSION else "or let a broker migrate it"
             raise StoreError(
                 f"{self.folder}: it is of format {version}, and this version of Asterism reads "
                 f"format {FORMAT_VERSION}. Use the version that wrote it, {which}."
             )
         return number, count
+
+    def _check_log(self) -> None:
+        """Nothing may be in the log alone, which is not read here."""
+        identity, applied = self.get(STORE_IDENTITY), self.get(STORE_APPLIED)
+        if identity is None or applied is None:
+            return  # of format 1
+        position = int.from_bytes(applied, "big")
+        log = FileLog(self.folder, identity, read_only=True)
+        log.read(position)
+        log.close()
+        if max(log.last, log.claimed) > position:
+            raise StoreError(
+                f"{self.folder}: its last writes are in its log alone: it is open, or was not "
+                "closed. Read a snapshot, or have `asterism doctor` open and close it first."
+            )
 
     def _unreadable(self, error: Exception) -> StoreError:
         return StoreError(

@@ -13,6 +13,8 @@ they are written and read by the batch.
 A page, the deliveries that went out together:
 
     status:u8 receiver:u32 started_ms:u64 deadline_ms:u64 count:u32, sequence:u64 …, attempt:u16 …
+    [size:u8 endpoint:u32 node]                  who holds them; not in rows of earlier versions,
+                                                 nor in those of the work queue, which nobody holds
 
 A receiver's exception, a log message that it had moved (its rank) or parked (its position):
 
@@ -53,6 +55,7 @@ RECORD_FIELDS: Final = (
 _FIXED: Final = struct.Struct(">" + "".join(code for _, code in RECORD_FIELDS))
 _PRODUCER: Final = struct.Struct(">16sQ")
 _PAGE: Final = struct.Struct(">BIQQI")
+_HOLDER: Final = struct.Struct(">BI")
 _EXCEPTION: Final = struct.Struct(">BIQH")
 ATTEMPTS_MAX: Final = 0xFFFF  # a count that reaches it stays there
 _LOW_64: Final = 2**64 - 1
@@ -233,6 +236,11 @@ class PageRecord:
     started_ms: int
     deadline_ms: int
     entries: list[tuple[int, int]]  # sequence, attempt
+    holder: tuple[bytes, int] | None = None  # a node, and its endpoint
+
+
+def encode_holder(node: bytes, endpoint: int) -> bytes:
+    return _HOLDER.pack(len(node), endpoint) + node
 
 
 def encode_page(record: PageRecord) -> bytes:
@@ -244,18 +252,26 @@ def encode_page(record: PageRecord) -> bytes:
     attempts = struct.pack(
         f">{len(entries)}H", *[min(attempt, ATTEMPTS_MAX) for _, attempt in entries]
     )
-    return head + sequences + attempts
+    held = b"" if record.holder is None else encode_holder(*record.holder)
+    return b"".join((head, sequences, attempts, held))
 
 
 def encode_first_page(
-    status: int, receiver: int, started_ms: int, deadline_ms: int, first: int, count: int
+    status: int,
+    receiver: int,
+    started_ms: int,
+    deadline_ms: int,
+    first: int,
+    count: int,
+    holder: tuple[bytes, int],
 ) -> bytes:
     """The row of a page with so many messages from one on, each sent for the first time."""
     head = _PAGE.pack(status, receiver, started_ms, deadline_ms, count)
+    held = encode_holder(*holder)
     if count == 1:
-        return b"".join((head, first.to_bytes(8, "big"), b"\0\1"))
+        return b"".join((head, first.to_bytes(8, "big"), b"\0\1", held))
     sequences = struct.pack(f">{count}Q", *range(first, first + count))
-    return b"".join((head, sequences, b"\0\1" * count))
+    return b"".join((head, sequences, b"\0\1" * count, held))
 
 
 def decode_page(row: bytes) -> PageRecord:
@@ -263,11 +279,21 @@ def decode_page(row: bytes) -> PageRecord:
         status, receiver, started_ms, deadline_ms, count = _PAGE.unpack_from(row)
         sequences = struct.unpack_from(f">{count}Q", row, _PAGE.size)
         attempts = struct.unpack_from(f">{count}H", row, _PAGE.size + 8 * count)
+        holder = _decode_holder(row[_PAGE.size + 10 * count :])
     except (struct.error, MemoryError) as error:
         raise PeerError("internal", f"a page row is damaged: {error}") from None
-    return PageRecord(
-        status, receiver, started_ms, deadline_ms, list(zip(sequences, attempts, strict=True))
-    )
+    entries = list(zip(sequences, attempts, strict=True))
+    return PageRecord(status, receiver, started_ms, deadline_ms, entries, holder)
+
+
+def _decode_holder(held: bytes) -> tuple[bytes, int] | None:
+    if not held:
+        return None
+    size, endpoint = _HOLDER.unpack_from(held)
+    node = held[_HOLDER.size :]
+    if len(node) != size:
+        raise struct.error(f"its holder has {len(node)} bytes, not {size}")
+    return node, endpoint
 
 
 def encode_exception(state: int, place: int, attempts: int) -> bytes:

@@ -41,15 +41,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from asterism.files_host import FOLDER_MODE, make_folder, open_private, sync_folder
 from asterism.storage.keys import TopicKeys, number_at_end
 from asterism.storage.moving import FIRST_NUMBER
 from asterism.storage.reading import ReadOnlyStore
-from asterism.storage.store import StoreError, sync_folder
+from asterism.storage.store import StoreError
 
 MANIFEST: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1
 UNFINISHED: Final = ".tmp"  # how the name of a copy ends while it is made
 NAMES_TRIED_MAX: Final = 1_000
+ABANDONED_MS: Final = 3_600_000  # one that nobody has written to for so long is not being taken
 _STORE_NAME: Final = re.compile(r"store-[0-9]{4,5}")
 _TOPIC_FIELDS: Final = (
     *("store", "number", "first_sequence", "next_sequence", "history_until_ms"),
@@ -135,9 +137,33 @@ def is_unfinished(folder: Path) -> bool:
 
 
 _NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z(-[0-9]+)?")
+_SAFE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def is_name(name: str) -> bool:
+    """May a snapshot be called so? Then it is no path, and nothing hidden or unfinished."""
+    return _SAFE_NAME.fullmatch(name) is not None and not name.endswith(UNFINISHED)
+
+
+def taken_in(home: Path) -> list[Path]:
+    """Every folder that is a snapshot, or may become one."""
+    return [folder for folder in _folders_in(home) if is_name(folder.name)]
+
+
+def clear_abandoned(home: Path, now_ms: int) -> None:
+    """Deletes what snapshots left that were never finished, and that nobody takes any more."""
+    for folder in taken_in(home):
+        with contextlib.suppress(OSError):
+            names = os.listdir(folder)
+            is_one = MANIFEST not in names and all(map(_belongs, names))
+            paths = [folder, *(folder / name for name in names)]
+            latest_s = max(path.lstat().st_mtime for path in paths)
+            if is_one and now_ms - latest_s * 1_000 >= ABANDONED_MS:
+                shutil.rmtree(folder)
 
 
 def _belongs(name: str) -> bool:
+    name = name.removesuffix(".tmp")  # RocksDB's name of a store that it has not finished
     return _STORE_NAME.fullmatch(name) is not None or name.startswith(MANIFEST)
 
 
@@ -240,11 +266,11 @@ def begin_snapshot(home: Path, now_ms: int) -> Path:
     """A new folder, named by the time, and by a number where several are of one second."""
     name = _stamp(now_ms, "%Y%m%dT%H%M%SZ")
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        make_folder(home)
         for number in range(1, NAMES_TRIED_MAX):
             folder = home / (name if number == 1 else f"{name}-{number}")
             try:
-                folder.mkdir()
+                folder.mkdir(FOLDER_MODE)
             except FileExistsError:
                 continue
             return folder
@@ -291,7 +317,7 @@ def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Writes a manifest so that a reader finds all of it, or none; and makes it durable."""
     _check_fields(manifest)
     draft = folder / f"{MANIFEST}{UNFINISHED}"
-    with open(draft, "w", encoding="utf-8") as file:
+    with open_private(draft, "w") as file:
         json.dump(manifest, file, ensure_ascii=False, indent=1)
         file.flush()
         os.fsync(file.fileno())

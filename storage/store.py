@@ -1,52 +1,56 @@
-"""One store: a RocksDB in a folder of its own. Besides ``reading``, nobody else imports rocksdict.
+"""One store: a RocksDB in a folder of its own, and the log ahead of it. Besides ``reading``, nobody
+else imports rocksdict.
 
 It holds rows of bytes and knows nothing of what they mean. It has no clock and no thread of its
 own, and it never repairs anything: a store that cannot be trusted is refused with a ``StoreError``,
 and its rows and its log are left as they were found.
 
 I1  What ``get`` and ``scan`` see is what is written plus this turn's own pending writes.
-I2  Pending writes reach RocksDB in one batch (``write``): all of them, or none. They may have been
-    *staged* before, in the journal, which is as safe; nothing else is put in between.
-I3  After ``sync`` returns, everything written or staged before it began survives a power cut.
-I4  The mark never claims more than I3 has made true, so a store that comes back with less than its
-    mark has lost synced writes, and only such a store is refused for it.
+I2  Pending writes are one batch: all of them survive, or none. ``stage`` appends it to the log,
+    ``write`` gives it to RocksDB, ``sync`` makes durable what is in the log. In this order: stage,
+    sync, answers, write; nothing else is put in between.
+I3  After ``sync`` returns, everything staged or written before it began survives a power cut.
+I4  RocksDB is never ahead of the log. It has no log of its own, and writes tables only when the
+    owner says so, of batches that are synced here.
+I5  Nothing claims to be synced that I3 has not made so. A store that comes back with less than
+    is claimed has lost synced writes, and only such a store is refused for it.
 
 The folder:
 
-    CURRENT, MANIFEST-*, *.sst, *.log, …    RocksDB's own; *.log is its write-ahead log
-    synced                                  the mark, and the lock (see ``SyncedMark``)
-    journal                                 what RocksDB may have lost (see ``journal.py``)
+    CURRENT, MANIFEST-*, *.sst, …           RocksDB's own
+    log-0, log-1                            what RocksDB may not have in tables yet (``log.py``)
+    synced                                  the mark, and the lock (``mark.py``)
 
-The format row, under ``keys.STORE_FORMAT``, written when the store is made:
+Rows of the store itself:
 
-    version:u32 number:u32 count:u32        big-endian; store ``number`` of ``count``
+    format      version:u32 number:u32 count:u32     big-endian; store ``number`` of ``count``
+    identity    16 random bytes, which its log has too
+    applied     position:u64, written with every batch: the position of that batch in the log
 
-**Why a mark.** RocksDB recovers up to the first damaged record of its log and forgets the rest
-without a word, which is right for the torn tail that a crash leaves and wrong for synced writes.
-Every put, delete and range of a batch counts one on RocksDB's sequence number, and that number
-comes back after any recovery as the count of what was recovered. So the number known to be synced,
-kept outside the log, tells the two apart.
+**Opening.** What RocksDB has in tables is a prefix of all batches, and ``applied`` tells where it
+ends. The log is read from there on, and written to RocksDB. If that ends before what the log or the
+mark claim to be synced, something is lost, and the store is refused. ``applied`` may be behind the
+end of the log: a store whose disk failed to sync, and that was closed then, has had RocksDB write
+its tables as it closed. Those batches were never confirmed, and follow on; they are kept.
 
-**The journal** is the quick way to sync, where it holds all that was written since the log was
-synced. A batch that is too large for it leaves a gap: the next sync is one of the log, and ends it.
-What is staged there can be confirmed before RocksDB has it.
+**Flushing.** RocksDB holds batches in memory until the owner has them written to a table, which is
+when they fill the store's share of the ``Budget``. A thread of RocksDB's does that; when it has
+ended, the log is trimmed. If memory holds twice the share by then, the owner waits for it.
 
-**Threads.** One thread owns a store. ``flush_beside`` alone may run in another at the same time: it
-covers what was written before it began.
+**Threads.** One thread owns a store. ``is_flushing`` alone may be asked by another.
 """
 
 import contextlib
-import fcntl
 import inspect
 import os
 import struct
 import threading
-import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterator
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NoReturn, Self
+from typing import Final, NamedTuple, NoReturn, Self
 from weakref import WeakSet
 
 from rocksdict import (
@@ -64,34 +68,48 @@ from rocksdict import (
     RdictIter,
     ReadOptions,
     WriteBatch,
-    WriteBufferManager,
+    WriteOptions,
 )
 
-from asterism.storage.journal import JOURNAL_NAME, Batch, Entry, Journal
-from asterism.storage.keys import STORE_FORMAT
+from asterism.files_host import sync_folder
+from asterism.storage.folder import RESTORE, StoreError, in_use, unusable
+from asterism.storage.format1 import JOURNAL_NAME, batches_to_repeat
+from asterism.storage.keys import STORE_APPLIED, STORE_FORMAT, STORE_IDENTITY
+from asterism.storage.log import LOG_NAMES, NAME_BYTES, TURN_BYTES, Batch, FileLog, Log
+from asterism.storage.mark import MARK_NAME, SyncedMark
 from asterism.storage.memory import SortedRows
+
+__all__ = [
+    "FORMAT_VERSION",
+    "MARK_NAME",
+    "MIGRATIONS",
+    "Budget",
+    "Store",
+    "StoreError",
+    "read_format",
+]
 
 _Rows = Generator[tuple[bytes, bytes], None, None]
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 _FORMAT: Final = struct.Struct(">III")
+_POSITION: Final = struct.Struct(">Q")
 
 # From a version to the next: writes what must change as pending rows of the store it is given,
-# which are committed together with the new format row.
+# which are committed together with the new format row. Format 1 has its own file.
 MIGRATIONS: Final[dict[int, Callable[["Store"], None]]] = {}
-
-MARK_NAME: Final = "synced"
-_MARK_MAGIC: Final = b"asterism"
-_MARK_HEAD: Final = struct.Struct(">8sQ")
-_MARK_CHECK: Final = struct.Struct(">I")
-_MARK_BYTES: Final = _MARK_HEAD.size + _MARK_CHECK.size
-_MARK_SLOTS: Final = (0, 4_096)  # apart by the largest sector in use: one torn write hits one slot
 
 _MEGABYTE: Final = 1 << 20
 _CACHE_BYTES: Final = 8 * _MEGABYTE
 _WRITE_BYTES: Final = 64 * _MEGABYTE
-_BUFFER_BYTES: Final = 16 * _MEGABYTE  # of one memtable; full ones wait for their flush
+_SHARE_BYTES_MAX: Final = 16 * _MEGABYTE
+_ROW_BYTES: Final = 64  # what a row takes in memory besides its key and value
+_TOGETHER: Final = 64  # batches of the log that RocksDB is given at once when a store is opened
+_SHARES_MAX: Final = 2  # in memory before the owner waits for RocksDB
+_BUFFER_BYTES: Final = 1 << 30  # RocksDB shall not flush by itself, which it would at this size
 _BUFFERS_MAX: Final = 4
+_IMMUTABLE: Final = "rocksdb.num-immutable-mem-table"  # not yet in a table that is synced
+_ERRORS: Final = "rocksdb.background-errors"
 _FILE_BYTES: Final = 32 * _MEGABYTE
 _BLOCK_BYTES: Final = 16 * 1_024
 _METADATA_BLOCK_BYTES: Final = 4_096  # of a partitioned index or filter
@@ -102,94 +120,33 @@ _DELETIONS_MAX: Final = 98_304  # ... may be deletions: about 20 ms to step over
 _LOG_BYTES: Final = _MEGABYTE  # of RocksDB's own text log
 _LOGS_KEPT: Final = 3
 
-_RESTORE: Final = (
-    "Restore this store from a snapshot, or open it with accept_loss=True "
-    "(asterism doctor --accept-loss) to go on without them."
-)
-
-
-class StoreError(Exception):
-    """A store cannot be used; the message says why, and what to do."""
-
 
 class Budget:
     """Memory for the stores of one process: those opened with the same budget share it.
 
-    ``cache_bytes`` bounds blocks, indexes and filters read from files; ``write_bytes`` bounds rows
-    written and not yet flushed. At a bound, blocks are dropped and rows are flushed.
+    ``cache_bytes`` bounds blocks, indexes and filters read from files; ``write_bytes`` is for rows
+    that are not in tables yet. Half of that is divided among the stores, and a store that holds its
+    share has it flushed; the other half is for what is being flushed meanwhile.
     """
 
     def __init__(self, cache_bytes: int = _CACHE_BYTES, write_bytes: int = _WRITE_BYTES) -> None:
         self._cache = Cache(cache_bytes)
-        self._write_buffers = WriteBufferManager(write_bytes, False)
+        self._write_bytes = write_bytes
+        self._stores = 0
 
-    def _apply(self, options: Options, table: BlockBasedOptions) -> None:
-        table.set_block_cache(self._cache)
-        options.set_write_buffer_manager(self._write_buffers)
-
-
-class SyncedMark:
-    """The sequence number known to be synced, in a small file beside the log; and the store's lock.
-
-        slot, at 0 and at 4096:   "asterism"  sequence:u64  crc32:u32     big-endian
-
-    Slots are written in turn, so a torn write leaves the other one: the mark then lags by one
-    commit. It is written after the sync that it speaks of and is not synced itself. Any order in
-    which a crash lets the two reach the disk is safe: the log is there before the mark is written,
-    and an older mark claims less.
-
-    The lock is on the open file, not on its process, so a second opening is refused in the same
-    process too. It goes when the process ends, however that ends, and its forked children with it.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        path = folder / MARK_NAME
-        try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise _unusable(folder, error) from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._file)
-            raise _in_use(folder) from error
-        slots = [os.pread(self._file, _MARK_BYTES, offset) for offset in _MARK_SLOTS]
-        claims = [_read_slot(slot) for slot in slots]
-        known = [claim for claim in claims if claim is not None]
-        # Nothing but zeros is a file that a power cut caught before its first claim was synced.
-        self.blank = not any(map(any, slots))
-        self.readable = bool(known)
-        self.sequence = max(known, default=0)
-        self._next = 1 if claims[0] == self.sequence else 0
-
-    def advance(self, sequence: int) -> None:
-        """Claims that everything up to ``sequence`` is synced."""
-        head = _MARK_HEAD.pack(_MARK_MAGIC, sequence)
-        slot = head + _MARK_CHECK.pack(zlib.crc32(head))
-        os.pwrite(self._file, slot, _MARK_SLOTS[self._next])
-        self._next ^= 1
-        self.sequence = sequence
-
-    def reset(self, sequence: int) -> None:
-        """Claims exactly this, whatever was claimed before, and syncs the claim."""
-        self.advance(sequence)
-        self.advance(sequence)
-        os.fsync(self._file)
-        self.blank = False
-        self.readable = True
-
-    def close(self) -> None:
-        os.close(self._file)
+    @property
+    def share_bytes(self) -> int:
+        """What one store may hold in memory before it is flushed."""
+        return min(self._write_bytes // 2 // max(self._stores, 1), _SHARE_BYTES_MAX)
 
 
-def _read_slot(slot: bytes) -> int | None:
-    if len(slot) < _MARK_BYTES:
-        return None
-    magic, sequence = _MARK_HEAD.unpack_from(slot)
-    (check,) = _MARK_CHECK.unpack_from(slot, _MARK_HEAD.size)
-    if magic != _MARK_MAGIC or check != zlib.crc32(slot[: _MARK_HEAD.size]):
-        return None
-    return int(sequence)
+class _Found(NamedTuple):
+    """What is in a folder before anything in it is changed."""
+
+    version: int  # 0: no store yet
+    sequence: int  # RocksDB's number of its last write
+    identity: bytes
+    applied: int
 
 
 class _Pending(SortedRows):
@@ -256,30 +213,33 @@ class Store:
         self._failure: str | None = None
         self._pending = _Pending()
         self._scans: WeakSet[_Rows] = WeakSet()
-        self._beside = threading.Lock()  # held while another thread flushes
-        _make_folder(self.folder)
-        self._staged = 0  # the number of the last write that is staged; 0: none is
-        self._synced = 0  # the number of the last write that was synced since it is open
-        self._logged = 0  # of those, the last that was synced by RocksDB's log
-        self._mark = SyncedMark(self.folder)
+        self._beside = threading.Lock()  # held while another thread looks at RocksDB
+        self._unlogged = WriteOptions()
+        self._unlogged.disable_wal = True  # type: ignore[assignment,method-assign]  # an attribute
+        self._budget = budget or Budget()
+        self._staged = 0  # writes of the batch that is in the log and not in RocksDB; 0: none is
+        self._held = 0  # about how many bytes RocksDB has in memory, those being flushed aside
+        self._flushing = 0  # up to this position RocksDB is writing tables; 0: it is not
+        self._synced = 0  # the last position that was synced since it is open
+        self._trimmed = 0  # up to this position RocksDB has all in tables
+        self._log: Log
+        self._files = contextlib.ExitStack()  # the mark and the log, to be closed
+        self._mark = _make_folder(self.folder)
+        self._files.callback(self._mark.close)
         try:
-            self._journal = _open_journal(self.folder)
-        except BaseException:
-            self._mark.close()
-            raise
-        try:
-            options = _options(budget or Budget())
-            self._inspect(options, accept_loss)
+            options = _options(self._budget)
+            found = self._inspect(options, accept_loss)
             self._rocksdb = self._open_rocksdb(options, AccessType.read_write())
         except BaseException:
-            self._journal.close()
-            self._mark.close()
+            self._files.close()
             raise
         self._closed = False
+        self._budget._stores += 1
         self._get_written: Callable[[bytes], bytes | None] = self._rocksdb.get
         try:
-            self._begin(accept_loss)
+            self._begin(found, accept_loss)
         except BaseException:
+            self._failure = self._failure or f"{self.folder}: it was not opened."
             self.close()
             raise
 
@@ -360,99 +320,82 @@ class Store:
         assert not self._staged, "what is staged may be confirmed"
         self._pending = _Pending()
 
-    def stage(self) -> bool:
-        """Puts what is pending into the journal, and has the disk begin with it: safe from a kill,
-        and the quickest to ``sync``.
+    def stage(self, begin_sync: bool = True) -> None:
+        """Appends what is pending to the log: safe from a kill, and ``sync`` makes it durable.
 
-        To give it to RocksDB is left for ``write``, behind the answers. ``False``, with nothing
-        done, if the journal cannot take it: then ``write`` it now.
+        To give it to RocksDB is left for ``write``, behind the answers. ``begin_sync`` has the disk
+        begin with it, for a ``sync`` that follows soon.
         """
         self._check_usable()
         assert not self._staged
         batch = self._pending.batch()
-        last = self._append_to_journal(batch)
-        if last:
-            try:
-                self._journal.begin_sync()
-            except OSError as error:
-                self._fail("writing", error)
-            self._staged = last
-        return bool(last)
-
-    def write(self, journal: bool = False) -> None:
-        """Writes all that is pending in one batch: visible, safe from a kill, not yet durable.
-
-        With ``journal`` it is noted there as well, if that can take it, so that what follows can be
-        staged: for what need not be synced for its own sake.
-        """
-        self._check_usable()
-        batch = self._pending.batch()
-        if not batch.rows and not batch.lows:
+        count = len(batch.rows) + len(batch.lows)
+        if not count:
             return
-        if journal and not self._staged:
-            self._append_to_journal(batch)
-        self._write_rocksdb(batch)
+        log = self._log
+        try:
+            size = log.append(log.last + 1, batch)
+            if begin_sync:
+                log.begin_sync()
+        except OSError as error:
+            self._fail("writing", error)
+        self._held += size + _ROW_BYTES * count
+        self._staged = count
+
+    def write(self) -> None:
+        """Gives RocksDB what is staged, or stages what is pending first: safe from a kill."""
+        self._check_usable()
+        if not self._staged:
+            self.stage(begin_sync=False)
+            if not self._staged:
+                return
+        batch = self._pending.batch()
+        assert self._staged == len(batch.rows) + len(batch.lows), "put behind what is staged"
+        self._write_rocksdb(self._log.last, batch)
         # A scan may still hold the old one, so it is left as it is.
         self._pending = _Pending()
-        if self._staged:
-            assert self._rocksdb.latest_sequence_number() == self._staged
-            self._staged = 0
-            self._note_synced()
+        self._staged = 0
+        self._note_synced()
+        if self._flushing:
+            self._end_flush()
+        if self._held >= self._budget.share_bytes:
+            self._bound_memory()
 
-    def _append_to_journal(self, batch: Batch) -> int:
-        """The number of the last write that is in the journal by it; 0 if it cannot take it."""
-        journal = self._journal
-        before = self._rocksdb.latest_sequence_number()
-        if before not in (journal.last, self._logged):
-            return 0  # something before it is neither in the journal nor synced
-        count = len(batch.rows) + len(batch.lows)
-        if not journal.append(before + 1, count, batch):
-            if journal.last > self._logged:
-                return 0
-            journal.begin_round()
-            if not journal.append(before + 1, count, batch):
-                return 0
-        return before + count
-
-    def _write_rocksdb(self, writes: Batch) -> None:
+    def _write_rocksdb(self, position: int, *batches: Batch) -> None:
+        """Gives RocksDB batches of the log, the last of which has this position there."""
         batch = WriteBatch(raw_mode=True)
-        for low, high in zip(writes.lows, writes.highs, strict=True):
-            batch.delete_range(low, high)
         put, delete = batch.put, batch.delete
-        for key, value in writes.rows.items():
-            if value is None:
-                delete(key)
-            else:
-                put(key, value)
+        for lows, highs, rows in batches:
+            for low, high in zip(lows, highs, strict=True):
+                batch.delete_range(low, high)
+            for key, value in rows.items():
+                if value is None:
+                    delete(key)
+                else:
+                    put(key, value)
+        put(STORE_APPLIED, _POSITION.pack(position))
         try:
-            self._rocksdb.write(batch)
+            self._rocksdb.write(batch, self._unlogged)
         except Exception as error:
             self._fail("writing", error)
 
     def sync(self) -> None:
         """Makes all that is written or staged durable; costs nothing when it is already."""
         self._check_usable()
-        if self._staged:
-            try:
-                self._journal.sync()
-            except OSError as error:
-                self._fail("syncing", error)
-            self._synced = self._staged  # the mark follows with ``write``: nobody waits for it
-            return
-        sequence = self._rocksdb.latest_sequence_number()
-        if sequence <= self._mark.sequence:
+        last = self._log.last
+        if last <= self._synced:
             return
         try:
-            # Unlike a write that syncs, this lets the thread that flushes run meanwhile.
-            self._rocksdb.flush_wal(True)
-        except Exception as error:
+            self._log.sync()
+        except OSError as error:
             self._fail("syncing", error)
-        self._synced = self._logged = sequence
-        self._note_synced()
+        self._synced = last
+        if not self._staged:  # else the mark follows with ``write``: nobody waits for it
+            self._note_synced()
 
     def _note_synced(self) -> None:
         """Moves the mark to what is synced."""
-        if self._synced > self._mark.sequence:
+        if self._synced > self._mark.position:
             try:
                 self._mark.advance(self._synced)
             except OSError as error:
@@ -467,27 +410,69 @@ class Store:
     # --- the files ----------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Moves what is written from the log into table files."""
+        """Moves what is written into table files."""
+        self._start_flush(wait=True)
+        self._trim(self._log.last)
+
+    def begin_flush(self) -> None:
+        """Has what is written be moved into table files, while the owner goes on."""
+        if self._flushing:
+            self._end_flush()
+        if not self._flushing:
+            self._start_flush(wait=False)
+            self._flushing = self._log.last
+
+    @property
+    def held_bytes(self) -> int:
+        """About how many bytes a flush would have to write."""
+        return self._held
+
+    @property
+    def is_flushing(self) -> bool:
+        """Is RocksDB still at it? No thread but the owner's may ask anything else."""
+        with self._beside:
+            if self._closed or self._rocksdb.property_int_value(_ERRORS):
+                return False  # for the owner to meet
+            return bool(self._rocksdb.property_int_value(_IMMUTABLE))
+
+    def _start_flush(self, wait: bool) -> None:
+        """RocksDB writes tables of what is synced in the log, and of nothing else."""
+        assert not self._staged
         self.sync()
         try:
-            self._rocksdb.flush(True)
+            self._mark.sync()
+            self._rocksdb.flush(wait)
         except Exception as error:
             self._fail("flushing", error)
+        self._held = 0
 
-    def flush_beside(self) -> None:
-        """Flushes from another thread, while the owner goes on; nothing once it is closed."""
-        with self._beside:
-            if self._closed:
-                return
-            try:
-                self._rocksdb.flush(True)
-            except Exception as error:
-                # For the owner to meet: RocksDB fails whatever is written after this.
-                raise StoreError(f"{self.folder}: flushing failed: {error}") from error
+    def _end_flush(self) -> None:
+        """Lets the log go up to what is in tables by now."""
+        if self._rocksdb.property_int_value(_ERRORS):
+            self._fail("flushing", OSError("RocksDB could not write a table"))
+        if not self._rocksdb.property_int_value(_IMMUTABLE):
+            self._trim(self._flushing)
+
+    def _trim(self, up_to: int) -> None:
+        self._flushing = 0
+        self._trimmed = up_to
+        self._log.trim(up_to)
+
+    def _bound_memory(self) -> None:
+        if not self._flushing:
+            self.begin_flush()
+        elif self._held >= _SHARES_MAX * self._budget.share_bytes:
+            self.flush()
 
     def compact(self) -> None:
         """Rewrites every table file, so that nothing deleted is left in any. Slow."""
         self.flush()
+        try:
+            self._log.close()  # which leaves nothing in it
+        except OSError as error:
+            self._fail("compacting", error)
+        self._open_log(self._identity).read(self._trimmed)
+        self._trim(self._trimmed)
         how = CompactOptions()
         how.set_bottommost_level_compaction(BottommostLevelCompaction.force())
         try:
@@ -505,6 +490,8 @@ class Store:
             Checkpoint(self._rocksdb).create_checkpoint(str(folder))
         except Exception as error:
             raise StoreError(f"{folder}: no checkpoint could be made there: {error}") from error
+        # All of it is in tables. A log that says so makes it a store again.
+        FileLog.create(Path(folder), self._identity, self._log.last)
 
     def size_on_disk(self) -> int:
         """Bytes in the store's files."""
@@ -537,18 +524,19 @@ class Store:
             if self._failure is None:
                 if self._staged:
                     self.write()
-                self.sync()
+                if self._log.last > self._trimmed:
+                    self.flush()
         finally:
-            self._staged = 0  # where it failed: it is in the journal, and comes back
+            self._staged = 0  # where it failed: it is in the log, and comes back
             self.discard()
+            self._budget._stores -= 1
             try:
                 self._rocksdb.close()
             except Exception as error:
                 if self._failure is None:
                     self._fail("closing", error)
             finally:
-                self._journal.close()
-                self._mark.close()
+                self._close_files()
                 self._failure = self._failure or f"{self.folder}: it is closed. Open it again."
 
     def __enter__(self) -> Self:
@@ -564,35 +552,70 @@ class Store:
 
     # --- opening ------------------------------------------------------------------------------
 
-    def _inspect(self, options: Options, accept_loss: bool) -> None:
+    def _inspect(self, options: Options, accept_loss: bool) -> _Found:
         """Refuses a store that must not be opened, without changing it.
 
-        Opening RocksDB for writing flushes what it recovered and deletes the log, damaged or not:
-        after that, there is nothing left to examine. So it is first opened for reading.
+        Opening RocksDB for writing sweeps out what it does not know, and in format 1 the log,
+        damaged or not: after that, there is nothing left to examine. So it is first opened for
+        reading.
         """
+        found = self._look(options, accept_loss)
+        claimed = self._mark.position
+        recovered = 0
+        if found.version == 1:
+            recovered, _ = self._repeated(found.sequence, accept_loss)
+        elif found.version:
+            log = self._open_log(found.identity, accept_loss)
+            log.read(found.applied)
+            recovered, claimed = log.last, max(claimed, log.claimed)
+        if recovered < claimed and not accept_loss:
+            raise self._lost(recovered, claimed)
+        return found
+
+    def _look(self, options: Options, accept_loss: bool) -> _Found:
+        """What RocksDB has in its files."""
         mark = self._mark
-        exists = (self.folder / "CURRENT").exists()
-        if not exists:
-            if mark.sequence and not accept_loss:
-                raise self._lost(0)
-            return
+        if not (self.folder / "CURRENT").exists():
+            if not accept_loss and any((self.folder / name).exists() for name in LOG_NAMES):
+                raise StoreError(
+                    f"{self.folder}: its log is here, and RocksDB's file CURRENT is missing, and "
+                    f"with it all synced writes. {RESTORE}"
+                )
+            return _Found(0, 0, b"", 0)
         if not mark.blank and not mark.readable and not accept_loss:
             raise StoreError(
                 f"{self.folder}: the file {MARK_NAME!r} is damaged, so it cannot be told whether "
-                f"synced writes are missing. {_RESTORE}"
+                f"synced writes are missing. {RESTORE}"
             )
         rocksdb = self._open_rocksdb(options, AccessType.read_only(False))
         try:
+            version = self._check_format(rocksdb.get(STORE_FORMAT), rocksdb)
             sequence = rocksdb.latest_sequence_number()
-            for entry in self._missed(sequence):
-                sequence = entry.last
-            if sequence < mark.sequence and not accept_loss:
-                raise self._lost(sequence)
-            self._check_format(rocksdb.get(STORE_FORMAT), rocksdb)
+            if version < 2:
+                return _Found(version, sequence, b"", 0)
+            identity, applied = rocksdb.get(STORE_IDENTITY), rocksdb.get(STORE_APPLIED)
+        except StoreError:
+            raise
+        except Exception as error:
+            raise self._unreadable(error) from error
         finally:
             rocksdb.close()
+        if identity is None or applied is None:
+            raise StoreError(
+                f"{self.folder}: rows that every store has are missing. Restore it from a snapshot."
+            )
+        return _Found(version, sequence, identity, *_POSITION.unpack(applied))
 
-    def _check_format(self, row: bytes | None, rocksdb: Rdict) -> None:
+    def _repeated(self, sequence: int, accept_loss: bool) -> tuple[int, list[Batch]]:
+        try:
+            return batches_to_repeat(self.folder, sequence)
+        except StoreError:
+            if not accept_loss:
+                raise
+            return sequence, []
+
+    def _check_format(self, row: bytes | None, rocksdb: Rdict) -> int:
+        """The version of a store that may be opened; 0 if it was not made yet."""
         if row is None:
             # A crash while the store was being made leaves it empty; anything else is not ours.
             cursor = rocksdb.iter()
@@ -601,7 +624,8 @@ class Store:
                 raise StoreError(
                     f"{self.folder}: this RocksDB was not made by Asterism. Use another folder."
                 )
-            return
+            cursor.status()
+            return 0
         found = read_format(row)
         if found is None:
             raise StoreError(
@@ -614,7 +638,8 @@ class Store:
                 f"{self.folder}: it is of format {version}, and this version of Asterism reads up "
                 f"to format {FORMAT_VERSION}. Use the version that wrote it, or a later one."
             )
-        if any(step not in MIGRATIONS for step in range(version, FORMAT_VERSION)):
+        steps = {1, *MIGRATIONS}
+        if any(step not in steps for step in range(version, FORMAT_VERSION)):
             raise StoreError(
                 f"{self.folder}: it is of format {version}, which this version of Asterism cannot "
                 f"migrate to format {FORMAT_VERSION}. Migrate it with an earlier version first."
@@ -625,49 +650,84 @@ class Store:
                 f"{self.count}. The number of stores is fixed when a data folder is made; check "
                 "the configured number, and that no store's folder was moved."
             )
+        return version
 
-    def _begin(self, accept_loss: bool) -> None:
-        """Makes or migrates the opened store, and sets its mark if it has none that holds."""
-        self._use_up_journal()
-        sequence = self._rocksdb.latest_sequence_number()
-        if sequence < self._mark.sequence and not accept_loss:
-            raise self._lost(sequence)
-        if sequence < self._mark.sequence or not self._mark.readable:
-            self._rocksdb.flush(True)  # into synced table files, which makes the claim true
-            self._mark.reset(sequence)
-            sync_folder(self.folder)
-        row = self.get(STORE_FORMAT)
-        version = FORMAT_VERSION if row is None else int(_FORMAT.unpack(row)[0])
+    def _begin(self, found: _Found, accept_loss: bool) -> None:
+        """Makes, migrates or recovers the opened store, and sets its mark if none holds."""
+        if found.version < 2:
+            end = self._make(found, accept_loss)
+        else:
+            end = self._recover(found, accept_loss)
+        self._synced = end
+        try:
+            if end < self._mark.position or not self._mark.readable:
+                self._mark.reset(end)
+                sync_folder(self.folder)
+            (self.folder / JOURNAL_NAME).unlink(missing_ok=True)
+        except OSError as error:
+            self._fail("opening", error)
+        version, *_ = _FORMAT.unpack(self.get(STORE_FORMAT) or b"")
         for step in range(version, FORMAT_VERSION):
             MIGRATIONS[step](self)
             self._put_format(step + 1)
             self.commit()
-        if row is None:
-            self._put_format(FORMAT_VERSION)
-            self.commit()
+            self.flush()  # the version is read ahead of the log
 
-    def _use_up_journal(self) -> None:
-        """Puts back what is in the journal alone. Then it is emptied: what is left in it must not
-        seem to follow on another time, when a loss was accepted."""
-        if self._journal.is_empty():
-            return
-        for entry in self._missed(self._rocksdb.latest_sequence_number()):
-            self._write_rocksdb(entry.batch)
-            assert self._rocksdb.latest_sequence_number() == entry.last
+    def _make(self, found: _Found, accept_loss: bool) -> int:
+        """Makes a store, of nothing or of one of format 1.
+
+        It is of the old format, or none, until RocksDB has the new rows in a table: only then is
+        the log looked at. Positions go on behind RocksDB's numbers, so that an old mark holds.
+        """
+        if found.version:
+            for batch in self._repeated(found.sequence, accept_loss)[1]:
+                self._write_rocksdb(0, batch)
+        base = self._rocksdb.latest_sequence_number() if found.version else 0
+        self._identity = os.urandom(NAME_BYTES)
+        FileLog.create(self.folder, self._identity, base)
+        row = _FORMAT.pack(2, self.number, self.count)
+        rows: dict[bytes, bytes | None] = {STORE_FORMAT: row, STORE_IDENTITY: self._identity}
+        self._write_rocksdb(base, Batch([], [], rows))
         try:
-            self._rocksdb.flush_wal(True)
-            self._journal.erase()
+            self._rocksdb.flush(True)
         except Exception as error:
-            self._fail("syncing", error)
-        self._logged = self._rocksdb.latest_sequence_number()
+            self._fail("flushing", error)
+        self._open_log(self._identity).read(base)
+        self._trim(base)
+        return base
 
-    def _missed(self, sequence: int) -> Iterator[Entry]:
-        """What is in the journal behind this write: what RocksDB has lost to a power cut, or was
-        not given before a kill. Where the journal does not follow on, nothing in it helps."""
-        for entry in self._journal.read():
-            if entry.first == sequence + 1:
-                yield entry
-                sequence = entry.last
+    def _recover(self, found: _Found, accept_loss: bool) -> int:
+        """Gives RocksDB what the log has behind its tables, in order, and empties the log."""
+        log, self._identity = self._log, found.identity
+        entries = log.read(found.applied)
+        while some := list(islice(entries, _TOGETHER)):
+            self._write_rocksdb(some[-1].position, *(entry.batch for entry in some))
+        if log.last > found.applied:
+            try:
+                self._rocksdb.flush(True)
+            except Exception as error:
+                self._fail("flushing", error)
+        if accept_loss:
+            # What is left of what was lost must not speak against the store another time.
+            log.close()
+            FileLog.create(self.folder, found.identity, log.last)
+            self._open_log(found.identity).read(log.last)
+        self._trim(log.last)
+        return log.last
+
+    def _open_log(self, identity: bytes, accept_loss: bool = False) -> FileLog:
+        turn_bytes = min(TURN_BYTES, self._budget.share_bytes)
+        log = FileLog(self.folder, identity, turn_bytes, accept_loss)
+        self._files.callback(log.close)
+        self._log = log
+        return log
+
+    def _close_files(self) -> None:
+        try:
+            self._files.close()
+        except OSError as error:
+            if self._failure is None:
+                self._fail("closing", error)
 
     def _put_format(self, version: int) -> None:
         self.put(STORE_FORMAT, _FORMAT.pack(version, self.number, self.count))
@@ -680,17 +740,17 @@ class Store:
             return Rdict(str(self.folder), options, families, access)
         except Exception as error:
             if "lock hold by current process" in str(error) or "While lock file" in str(error):
-                raise _in_use(self.folder) from error
+                raise in_use(self.folder) from error
             raise StoreError(
                 f"{self.folder}: RocksDB cannot open it: {error}. If files are damaged or missing, "
                 "restore this store from a snapshot."
             ) from error
 
-    def _lost(self, sequence: int) -> StoreError:
-        missing = self._mark.sequence - sequence
+    def _lost(self, recovered: int, claimed: int) -> StoreError:
         return StoreError(
-            f"{self.folder}: {missing} synced writes are missing (of {self._mark.sequence}): the "
-            f"log is damaged, or files were deleted or put back from an older copy. {_RESTORE}"
+            f"{self.folder}: synced writes are missing ({claimed - recovered} of {claimed} "
+            "batches): its log is damaged, or files were deleted or put back from an older copy. "
+            + RESTORE
         )
 
     # --- scanning -----------------------------------------------------------------------------
@@ -755,7 +815,8 @@ class Store:
         """
         self._failure = (
             f"{self.folder}: {doing} failed: {error}. Nothing more is written to it until it is "
-            "opened again; check the disk and its free space first."
+            "opened again; check the disk and its free space first. If a file is damaged, restore "
+            "this store from a snapshot."
         )
         raise StoreError(self._failure) from error
 
@@ -780,58 +841,27 @@ def _key_before(cursor: RdictIter, high: bytes) -> bytes:
     return high if key is None or key > high else key
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder(folder: Path) -> SyncedMark:
+    """Makes the folder of a store if it is not there, and takes its lock."""
     try:
         if not folder.is_dir():
             folder.mkdir(parents=True)
             sync_folder(folder.parent)
     except OSError as error:
-        raise _unusable(folder, error) from error
+        raise unusable(folder, error) from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise StoreError(
             f"{folder}: no permission to write. Give this user the folder, or another."
         )
-
-
-def _open_journal(folder: Path) -> Journal:
-    is_new = not (folder / JOURNAL_NAME).exists()
-    try:
-        journal = Journal(folder)
-        if is_new:
-            sync_folder(folder)
-        return journal
-    except OSError as error:
-        raise _unusable(folder, error) from error
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _unusable(folder: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"{folder}: cannot be used as a store's folder: {error.strerror}. Name a folder that this "
-        "user can make and write to."
-    )
-
-
-def _in_use(folder: Path) -> StoreError:
-    return StoreError(
-        f"{folder}: it is open already, here or in another process. A store has one owner; stop "
-        "that one first."
-    )
+    return SyncedMark(folder)
 
 
 def _options(budget: Budget) -> Options:
     """How RocksDB is set up for queues: much is written once, read once in order, and deleted."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
-    # Recovery ends at the first damaged record; the mark tells whether that was too soon.
+    # For a log of format 1. Recovery ends at the first damaged record; the mark tells whether that
+    # was too soon.
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     options.set_paranoid_checks(True)
     options.set_write_buffer_size(_BUFFER_BYTES)
@@ -859,6 +889,6 @@ def _options(budget: Budget) -> Options:
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
     table.set_pin_top_level_index_and_filter(True)
-    budget._apply(options, table)
+    table.set_block_cache(budget._cache)
     options.set_block_based_table_factory(table)
     return options

@@ -14,6 +14,8 @@ from asterism.cli.bench_cases import PeerRun
 from asterism.cli.bench_clients import TIMEOUT_S, BenchError, quantities
 from asterism.cli.bench_servers import (
     GROUP,
+    NATS_PACKAGES,
+    NATS_SERVER,
     READ_COUNT,
     READY_S,
     STREAM,
@@ -22,9 +24,9 @@ from asterism.cli.bench_servers import (
     QueuePeer,
     Server,
     not_installed,
+    version_of,
 )
 
-PROGRAM: Final = "nats-server"
 ALWAYS: Final = "sync_interval: always"
 
 
@@ -98,15 +100,16 @@ class JetStream(QueuePeer):
     name = "jetstream"
 
     def missing(self) -> str:
-        return not_installed("nats-py", "nats", PROGRAM)
+        return not_installed(NATS_PACKAGES, NATS_SERVER)
 
     def start(self, size: int) -> Mapping[str, PeerRun]:
-        server = self._serve(PROGRAM)
+        server = self._serve(NATS_SERVER)
         settings, is_synced = _settings(server)
         server.start("--config", settings)
         self._connect(JetStreamMember, server.port, size)
-        synced = ALWAYS if is_synced else "not synced at commit"
-        return self._runs(f"nats jetstream, file, {synced}", "windows")
+        synced = f"{ALWAYS} (synced at commit)" if is_synced else "not synced at commit"
+        version = version_of(server.program)
+        return self._runs(f"nats jetstream {version}, file, {synced}", "windows")
 
 
 def _settings(server: Server) -> tuple[str, bool]:
@@ -117,10 +120,10 @@ def _settings(server: Server) -> tuple[str, bool]:
     path = _write_settings(server, ALWAYS)
     try:
         check = subprocess.run(
-            [PROGRAM, "--config", path, "-t"], capture_output=True, timeout=READY_S
+            [server.program, "--config", path, "-t"], capture_output=True, timeout=READY_S
         )
     except subprocess.TimeoutExpired:
-        raise BenchError(f"{PROGRAM} does not say whether it knows {ALWAYS}") from None
+        raise BenchError(f"{server.program} does not say whether it knows {ALWAYS}") from None
     if check.returncode == 0:
         return path, True
     return _write_settings(server, ""), False

@@ -21,12 +21,15 @@ from asterism.cli.bench_clients import (
 )
 from asterism.cli.bench_servers import (
     GROUP,
+    NATS_PACKAGES,
+    NATS_SERVER,
     READ_COUNT,
     STREAM,
     QueueMember,
     QueuePeer,
     ServedPeer,
     not_installed,
+    version_of,
 )
 
 YIELD_EVERY: Final = 100  # messages after which a NATS publisher lets its client write
@@ -44,6 +47,13 @@ class RedisMember(QueueMember):
         redis = import_module("redis")
         self._redis = redis.Redis(port=self._port)
         self._redis.ping()
+
+    async def parser(self) -> str:
+        """What reads the answers: redis-py takes hiredis by itself where it is installed."""
+        connection = self._redis.connection_pool.get_connection()
+        self._redis.connection_pool.release(connection)
+        kind = type(connection._parser).__name__
+        return "hiredis" if "Hiredis" in kind else "redis-py's own parser"
 
     async def close(self) -> None:
         self._redis.close()
@@ -98,7 +108,7 @@ class RedisStreams(QueuePeer):
     name = "redis"
 
     def missing(self) -> str:
-        return not_installed("redis", "redis", "redis-server")
+        return not_installed({"redis": "redis", "hiredis": "hiredis"}, "redis-server")
 
     def start(self, size: int) -> Mapping[str, PeerRun]:
         server = self._serve("redis-server")
@@ -107,7 +117,8 @@ class RedisStreams(QueuePeer):
             *("--save", "", "--appendonly", "yes", "--appendfsync", "always"),
         )
         self._connect(RedisMember, server.port, size)
-        return self._runs("redis streams, appendfsync always", "pipelines")
+        what = f"redis {version_of(server.program)} streams, appendfsync always"
+        return self._runs(f"{what}, {self._clients[0].ask('parser')}", "pipelines")
 
 
 # --- core NATS ------------------------------------------------------------------------------------
@@ -185,14 +196,15 @@ class Nats(ServedPeer):
     name = "nats"
 
     def missing(self) -> str:
-        return not_installed("nats-py", "nats", "nats-server")
+        return not_installed(NATS_PACKAGES, NATS_SERVER)
 
     def start(self, size: int) -> Mapping[str, PeerRun]:
-        server = self._serve("nats-server")
+        server = self._serve(NATS_SERVER)
         server.start("--addr", "127.0.0.1", "--port", str(server.port))
         self._connect(NatsMember, server.port, size)
         self._clients[1].ask("subscribe")
-        run = PeerRun("nats-server, core NATS, nats-py", self._end_to_end)
+        version = version_of(server.program)
+        run = PeerRun(f"nats-server {version}, core NATS, nats-py", self._end_to_end)
         return {"push": run, "online": run}
 
     def _end_to_end(self, count: int) -> float:

@@ -203,7 +203,7 @@ class RabbitMQ(QueuePeer):
     name = "rabbitmq"
 
     def missing(self) -> str:
-        missing = not_installed("pika", "pika", PROGRAM)
+        missing = not_installed({"pika": "pika"}, PROGRAM)
         if not missing and shutil.which(MAPPER) is None:
             return f"{MAPPER} is not on the path (it comes with Erlang)"
         return missing

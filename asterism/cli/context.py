@@ -37,7 +37,7 @@ def address(options: argparse.Namespace) -> str:
     if options.address is not None:
         return checked(options.address)
     config = configuration(options)
-    return address_of(data_folder(config), config.listen)
+    return address_of(data_folder(config), config)
 
 
 def checked(address: str) -> str:
@@ -51,13 +51,21 @@ def checked(address: str) -> str:
     return address
 
 
-def address_of(data_dir: Path, listen: str) -> str:
+def address_of(data_dir: Path, config: Config) -> str:
     """Where the broker of a data folder listens: what it says itself, else its configuration."""
+    return said_address(data_dir) or _reachable(config.addresses[0].text)
+
+
+def said_address(data_dir: Path) -> str | None:
+    """Where the broker that runs in a data folder says that it listens."""
     said = read_run_file(data_dir / "run", FRONTEND)
     found = said.get("address") if is_ours(said.get("pid")) else None
-    where = found if isinstance(found, str) else listen
-    # Where it listens on every interface, this machine is one of those that reach it.
-    return where.replace("tcp://*:", "tcp://127.0.0.1:").replace(
+    return _reachable(found) if isinstance(found, str) else None
+
+
+def _reachable(address: str) -> str:
+    """Where it listens on every interface, this machine is one of those that reach it."""
+    return address.replace("tcp://*:", "tcp://127.0.0.1:").replace(
         "tcp://0.0.0.0:", "tcp://127.0.0.1:"
     )
 

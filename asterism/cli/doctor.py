@@ -5,11 +5,11 @@ while no process has it.
 """
 
 import argparse
-import json
+import contextlib
+import errno
 import os
 import pwd
 import resource
-import shutil
 import socket
 import sys
 import sysconfig
@@ -23,8 +23,9 @@ import asterism
 from asterism.cli import output
 from asterism.cli.context import address_of
 from asterism.cli.status import ask_all, doors_in
-from asterism.config import Config, ConfigError, load, variable_of
-from asterism.process_host import STORES_FILE, read_run_file
+from asterism.config import Address, Config, ConfigError, load, variable_of
+from asterism.files_host import kept_private, room_of
+from asterism.process_host import STORES_FILE, read_run_file, read_store_count
 from asterism.running import DOORS, is_installed, programs_of, running_names
 
 PART_FREE_MIN: Final = 0.05
@@ -76,7 +77,7 @@ def examine(config_file: str | None, data: str | None, accept_loss: bool = False
         return
     yield Finding("configuration", GOOD, f"{config.workers} workers, listens on {config.listen}")
     folder = Path(config.data_dir).absolute()
-    yield from _data_folder(folder)
+    yield from _data_folder(folder, config)
     if not folder.is_dir():
         yield from _ports(config, {})
         return
@@ -118,7 +119,7 @@ def is_optimised(built_with: object) -> bool:
 # --- the data folder ------------------------------------------------------------------------------
 
 
-def _data_folder(folder: Path) -> Findings:
+def _data_folder(folder: Path, config: Config) -> Findings:
     there = folder
     while not there.exists():
         there = there.parent
@@ -136,19 +137,20 @@ def _data_folder(folder: Path) -> Findings:
     else:
         new = "" if there == folder else " does not exist yet; the first start makes it"
         yield Finding("data folder", GOOD, f"{folder}{new}")
-    yield _space(there)
+    yield _space(there, config.min_free)
 
 
-def _space(folder: Path) -> Finding:
-    usage = shutil.disk_usage(folder)
-    what = f"{output.shown_bytes(usage.free)} free of {output.shown_bytes(usage.total)}"
-    if usage.free < min(BYTES_FREE_MIN, usage.total * PART_FREE_MIN):
+def _space(folder: Path, min_free: int) -> Finding:
+    free, total, mark = room_of(folder, min_free)
+    what = f"{output.shown_bytes(free)} free of {output.shown_bytes(total)}"
+    if free < mark or free < min(BYTES_FREE_MIN, total * PART_FREE_MIN):
         to_do = (
-            "Make room: old snapshots, logs, other files. When the disk is full, publishers are "
-            "refused, and nothing that was accepted is lost."
+            "Make room: consume or clear what is waiting, delete old snapshots, logs, other files. "
+            f"With less than {output.shown_bytes(mark)} free (min_free), publishers are refused as "
+            "busy; nothing that was accepted is lost."
         )
         return Finding("disk space", WRONG, what, to_do)
-    if usage.free < max(BYTES_FREE_MIN, usage.total * PART_FREE_MIN):
+    if free < max(BYTES_FREE_MIN, total * PART_FREE_MIN):
         return Finding("disk space", NOTE, what, "It will not last for long; plan for more.")
     return Finding("disk space", GOOD, what)
 
@@ -156,15 +158,16 @@ def _space(folder: Path) -> Finding:
 def _stores(folder: Path, running: dict[str, int], accept_loss: bool) -> Findings:
     path = folder / STORES_FILE
     try:
-        count = json.loads(path.read_bytes())["stores"]
+        count = read_store_count(folder)
     except FileNotFoundError:
         yield Finding("stores", GOOD, "none yet; the first start makes them")
         return
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        to_do = 'It holds the number of stores, as {"stores": 8}: write it again, or restore it.'
-        yield Finding("stores", WRONG, f"{path} cannot be read: {error}", to_do)
+    except ConfigError as error:
+        what, _, to_do = str(error).partition(". ")
+        yield Finding("stores", WRONG, what, to_do)
         return
     if running:
+        yield from _unnamed(folder, is_running=True)
         listed = ", ".join(running)
         if accept_loss:
             to_do = "Stop the broker first, then run this again."
@@ -180,7 +183,8 @@ def _stores(folder: Path, running: dict[str, int], accept_loss: bool) -> Finding
         what = "not opened: what this user writes there, that of the broker could not"
         yield Finding("stores", NOTE, what, to_do)
         return
-    yield from _open_stores(folder, count, accept_loss)
+    with kept_private():
+        yield from list(_open_stores(folder, count, accept_loss))
 
 
 def _user(number: int) -> str:
@@ -192,28 +196,45 @@ def _user(number: int) -> str:
 
 def _open_stores(folder: Path, count: int, accept_loss: bool) -> Findings:
     """Opens each store that is there, as its worker would, and closes it again."""
+    from asterism.storage.folder import made_note
     from asterism.storage.moving import dedicated_in
 
     places = [
         Place(f"store {number}", folder / "stores" / f"{number:04}", number, count)
         for number in range(count)
     ]
-    problems = []
-    try:
-        for held in dedicated_in(folder / "dedicated"):
-            places.append(Place(f"store of {held.topic}", held.store, 0, 1))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        to_do = (
-            'Each folder there has a topic.json that says which topic it is of, as {"topic": '
-            '"name"}: write it again, or restore it.'
-        )
-        problems.append(Finding("stores", WRONG, f"{folder / 'dedicated'}: {error}", to_do))
-    found = [place for place in places if place.path.is_dir()]
+    problems = list(_unnamed(folder, is_running=False))
+    for held in dedicated_in(folder / "dedicated"):
+        places.append(Place(f"store of {held.topic}", held.store, 0, 1))
+    found = [place for place in places if place.path.is_dir() or made_note(place.path).exists()]
     for place in found:
         problems += _open_store(place, accept_loss)
     yield from problems
     if not problems:
         yield Finding("stores", GOOD, f"all {len(found)} are whole")
+
+
+def _unnamed(folder: Path, is_running: bool) -> Findings:
+    """Folders of dedicated topics that do not say whose they are: those topics alone are away."""
+    from asterism.storage.moving import MoveError, name_in_store, unnamed_in
+    from asterism.storage.store import StoreError
+
+    for path in unnamed_in(folder / "dedicated"):
+        what = f"{path}: its topic.json is missing, empty or damaged"
+        if not is_running:
+            try:
+                topic = name_in_store(path)
+            except (MoveError, StoreError) as error:
+                what += f", and its store does not say which topic it is of: {error}"
+            else:
+                to_do = "The next start writes topic.json anew."
+                yield Finding("stores", NOTE, f"{what}; its store is that of {topic!r}", to_do)
+                continue
+        to_do = (
+            'Write {"topic": "name"} into topic.json, and restart the broker; or restore the '
+            "folder. Until then that topic alone is refused, as busy."
+        )
+        yield Finding("stores", WRONG, what, to_do)
 
 
 class Place(NamedTuple):
@@ -226,10 +247,12 @@ class Place(NamedTuple):
 
 
 def _open_store(place: Place, accept_loss: bool) -> Findings:
+    from asterism.storage.folder import check_made
     from asterism.storage.store import Store, StoreError
 
     about, path, number, stores = place
     try:
+        check_made(path)
         Store(path, number=number, count=stores).close()
         return
     except StoreError as error:
@@ -287,7 +310,7 @@ def _processes(config: Config, folder: Path, running: dict[str, int]) -> Finding
         yield Finding("processes", WRONG, f"{', '.join(surplus)} are more than configured", to_do)
     yield from _doors(folder, running)
     if "frontend" in running:
-        yield from _answers(address_of(folder, config.listen))
+        yield from _answers(address_of(folder, config))
 
 
 def _doors(folder: Path, running: dict[str, int]) -> Findings:
@@ -349,16 +372,29 @@ def _ports(config: Config, running: dict[str, int]) -> Findings:
 
 
 def _port(config: Config) -> Findings:
-    host, _, port = config.listen.removeprefix("tcp://").rpartition(":")
-    host = "0.0.0.0" if host == "*" else host.strip("[]")
-    try:
-        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
-        with socket.socket(found[0], found[1]) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(found[4])
-    except OSError as error:
-        to_do = "End whatever listens there, or set another address as listen."
-        what = f"{config.listen} cannot be listened on: {error.strerror or error}"
-        yield Finding("address", WRONG, what, to_do)
-    else:
-        yield Finding("address", GOOD, f"{config.listen} is free")
+    for address in config.endpoints():
+        try:
+            _try_address(address)
+        except OSError as error:
+            to_do = "End whatever listens there, or set another address as listen."
+            what = f"{address.text} cannot be listened on: {error.strerror or error}"
+            yield Finding("address", WRONG, what, to_do)
+        else:
+            yield Finding("address", GOOD, f"{address.text} is free")
+
+
+def _try_address(address: Address) -> None:
+    """``OSError`` where nobody could listen at an address."""
+    if address.path:
+        with (
+            contextlib.suppress(FileNotFoundError, ConnectionRefusedError),
+            socket.socket(socket.AF_UNIX) as probe,
+        ):
+            probe.connect(address.path)
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        return
+    host = "0.0.0.0" if address.host == "*" else address.host.strip("[]")
+    found = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(found[0], found[1]) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(found[4])

@@ -180,7 +180,7 @@ def _folder(options: argparse.Namespace, name: str) -> Path:
             raise SnapshotError(f"{_home(options)}: there is no snapshot here. Take one.")
         return found[-1].folder
     here = _home(options) / name
-    return here if "/" not in name and here.is_dir() else Path(name)
+    return here if snapshots.is_name(name) and here.is_dir() else Path(name)
 
 
 def _named(options: argparse.Namespace, name: str) -> Snapshot:

@@ -34,8 +34,20 @@ def run(options: argparse.Namespace) -> int:
     else:
         output.say(f"Asterism at {node.address}")
         output.say(as_table(processes))
+        for line in stores_away(processes):
+            output.say(line)
     missing = [name for name, status in processes.items() if "problem" in status]
-    return output.REFUSED if missing else output.DONE
+    return output.REFUSED if missing or stores_away(processes) else output.DONE
+
+
+def stores_away(processes: dict[str, dict[str, Any]]) -> list[str]:
+    """What the workers say of stores that they cannot use: the topics in them are away."""
+    return [
+        f"{name}: {said}"
+        for name, status in processes.items()
+        for said in (status.get("stores") or {}).values()
+        if said != "open"
+    ]
 
 
 def _doors_of(options: argparse.Namespace, address: str) -> dict[str, dict[str, Any]]:
@@ -44,7 +56,7 @@ def _doors_of(options: argparse.Namespace, address: str) -> dict[str, dict[str, 
         folder = context.data_folder(context.configuration(options))
     except ConfigError:  # which the broker at a given address has nothing to do with
         return {}
-    return doors(folder / "run") if context.address_of(folder, "") == address else {}
+    return doors(folder / "run") if context.said_address(folder) == address else {}
 
 
 def ask_all(node: asterism.BlockingNode, timeout_s: float) -> dict[str, dict[str, Any]]:
@@ -130,4 +142,7 @@ def _doing(status: dict[str, Any]) -> str:
     shown = [f"{what} {output.shown_rate(rate)}" for what, rate in status["rates"].items()]
     whose = [f"topic {status['topic']}"] if "topic" in status else []
     where = [str(status["url"])] if "url" in status else []
-    return ", ".join([*whose, *shown, *where])
+    disk = status.get("disk") or {}
+    free = output.shown_bytes(disk.get("free_bytes", 0))
+    held = [f"publishing is held: {free} free"] if disk.get("publishing_held") else []
+    return ", ".join([*whose, *shown, *where, *held])

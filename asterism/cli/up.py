@@ -11,10 +11,12 @@ from types import FrameType
 from asterism import __version__
 from asterism.cli import output
 from asterism.config import CONFIG_VARIABLE, load, variable_of
+from asterism.files_host import keep_private
 from asterism.running import DOORS, Processes, StartError, is_installed
 
 
 def run(options: argparse.Namespace) -> int:
+    keep_private()
     environ = dict(os.environ)
     for key, value in (
         (CONFIG_VARIABLE, options.config),

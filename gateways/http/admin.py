@@ -1,10 +1,14 @@
 """The private part of the HTTP door: per-queue configuration, behind a password."""
 
 import hmac
+import math
+import time
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from asterism import limits
+from asterism.gateways.http.guesses import Guesses
 from asterism.gateways.http.protocol import (
     NO_CONTENT,
     Handler,
@@ -69,21 +73,29 @@ class Admin:
     def __init__(self, node: Node, queues: Queues, password: str) -> None:
         self._node = node
         self._queues = queues
-        self._password = password.encode()
-
-    @property
-    def has_password(self) -> bool:
-        return bool(self._password)
+        self.has_password = bool(password)
+        self._digest = sha256(password.encode()).digest()
+        self._guesses = Guesses()
 
     def check(self, request: Request) -> None:
         """Lets nobody in without the password, and nobody at all where there is none."""
         scheme, _, given = request.header(b"authorization").partition(" ")
-        # Compared in full even where nothing can match: how long it takes tells nothing.
-        is_same = hmac.compare_digest(given.strip().encode("latin-1"), self._password)
-        if not self._password or scheme.lower() != "bearer" or not is_same:
+        given = given.strip()
+        if not self.has_password or scheme.lower() != "bearer" or not given:
+            raise _unauthorized()
+        now_s = time.monotonic()
+        wait_s = self._guesses.wait_s(request.peer, now_s)
+        if wait_s > 0:
             raise RefusedError(
-                401, "send Authorization: Bearer and the password of MQ_ADMIN_PASSWORD"
+                429,
+                "the password was wrong too often: wait, and send it again",
+                ((b"retry-after", b"%d" % math.ceil(wait_s)),),
             )
+        # Digests have one length: how long it takes to compare them tells nothing.
+        if not hmac.compare_digest(sha256(given.encode("latin-1")).digest(), self._digest):
+            self._guesses.wrong(request.peer, now_s)
+            raise _unauthorized()
+        self._guesses.right(request.peer)
 
     async def with_config(self, request: Request) -> Response:
         held = []
@@ -120,3 +132,7 @@ class Admin:
             return NO_CONTENT
 
         return delete
+
+
+def _unauthorized() -> RefusedError:
+    return RefusedError(401, "send Authorization: Bearer and the password of MQ_ADMIN_PASSWORD")

@@ -1,5 +1,7 @@
 """The page ``/docs``: what there is by ``/openapi.json``, to read and to try; it loads no more."""
 
+import base64
+from hashlib import sha256
 from typing import Final
 
 _STYLE: Final = """
@@ -276,6 +278,7 @@ fetch("/openapi.json").then(answer => answer.json()).then(found => {
 }).catch(error => { main.textContent = `/openapi.json cannot be read: ${error.message}`; });
 """
 
+_SCRIPT: Final = _SCHEMAS + _OPERATIONS + _PAGE_SCRIPT
 PAGE: Final = f"""<!doctype html>
 <html lang="en">
 <head>
@@ -296,7 +299,31 @@ to send it. For programs: <a href="/openapi.json">/openapi.json</a>.</p>
 </div>
 <main id="paths">Loading.</main>
 <noscript>This page needs JavaScript; /openapi.json says the same.</noscript>
-<script>{_SCHEMAS}{_OPERATIONS}{_PAGE_SCRIPT}</script>
+<script>{_SCRIPT}</script>
 </body>
 </html>
 """
+
+
+def _source(text: str) -> str:
+    return f"'sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+# In a browser, the page runs its own script and asks its own origin; and no other page frames it,
+# where somebody could be led to type the password or to press a button.
+_RULES: Final = (
+    "default-src 'none'",
+    f"script-src {_source(_SCRIPT)}",
+    f"style-src {_source(_STYLE)}",
+    "connect-src 'self'",
+    "img-src data:",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+)
+POLICY: Final = (
+    (b"content-security-policy", "; ".join(_RULES).encode()),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"referrer-policy", b"same-origin"),
+)

@@ -76,7 +76,11 @@ def _parameters(path: str) -> dict[str, Any]:
 
 
 def _operation(path: str, held: Operation) -> dict[str, Any]:
-    failures = {503: "the broker is busy or away: try again", 400: "a request that cannot be one"}
+    failures = {
+        503: "the broker is busy or away: try again",
+        400: "a request that cannot be one",
+        403: "a page of another origin asks, or the service is called by a name that it has not",
+    }
     answers = {**failures, **held.answers}
     told: dict[str, Any] = {
         "tags": [_tag_of(path)],

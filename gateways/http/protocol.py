@@ -26,6 +26,8 @@ JSON: Final = "application/json; charset=utf-8"
 TEXT: Final = "text/plain; charset=utf-8"
 NDJSON: Final = "application/x-ndjson"
 OCTETS: Final = "application/octet-stream"
+VALUES_MAX: Final = 200_000  # in a body of JSON; an object or a list counts twice
+VALUES_UNCOUNTED_BYTES: Final = 65_536  # a smaller body cannot have many
 RETRY_AFTER_S: Final = 1
 STALLED_S: Final = 60.0  # a client that reads nothing of a stream for so long is taken for gone
 
@@ -42,6 +44,11 @@ class Stream(Protocol):
     async def close(self) -> None: ...
 
 
+# What an answer may do in a browser: nothing, in an origin of its own. What somebody has published
+# must not act with the rights of this door's pages.
+INERT: Final = (b"content-security-policy", b"sandbox; default-src 'none'; frame-ancestors 'none'")
+
+
 class Response(NamedTuple):
     """What is answered."""
 
@@ -50,6 +57,7 @@ class Response(NamedTuple):
     media: str | None = None
     headers: tuple[tuple[bytes, bytes], ...] = ()
     stream: Stream | None = None  # in place of a body
+    policy: tuple[tuple[bytes, bytes], ...] = (INERT,)  # of a body, in a browser
 
 
 class RefusedError(Exception):
@@ -84,6 +92,7 @@ class Request:
     body: bytes = b""
     names: dict[str, str] = field(default_factory=dict)  # what the path names
     query: bytes = b""
+    peer: str = ""  # the address that it comes from
 
     def header(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1")
@@ -97,11 +106,26 @@ class Request:
         """The body as JSON; refused if it is said to be something else, or is not JSON."""
         if self.media != "application/json":
             raise RefusedError(415, "send a body of JSON, with Content-Type: application/json")
+        if len(self.body) > VALUES_UNCOUNTED_BYTES and _values_in(self.body) > VALUES_MAX:
+            raise RefusedError(413, f"a body of JSON may have {VALUES_MAX} values: send less")
         try:
             # Decoded here, since json.loads lets halves of characters pass.
             return json.loads(self.body.decode(), parse_constant=_no_constant, parse_float=_number)
         except (ValueError, RecursionError) as error:
             raise RefusedError(400, f"the body is not JSON: {error}") from None
+
+
+def _values_in(body: bytes) -> int:
+    """How many values a body of JSON has at most, counted before anything is made of them.
+
+    A value is a few bytes in a body, and up to a hundred in memory.
+    """
+    if b"\\" in body:  # without escapes, every quote that is left begins or ends a text
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if body.count(b'"') > 4 * VALUES_MAX:  # a value has a name at most
+        return VALUES_MAX + 1
+    between = b"".join(body.split(b'"')[::2])
+    return sum(map(between.count, (b",", b"[", b"{")))
 
 
 def _number(text: str) -> int | float:
@@ -279,7 +303,14 @@ _STATUS: Final = {
     "busy": 503,
     "overflow": 503,
 }
-_CODE: Final = {401: "unauthorized", 404: "no_such_path", 405: "no_such_method", 413: "too_large"}
+_CODE: Final = {
+    401: "unauthorized",
+    403: "forbidden",
+    404: "no_such_path",
+    405: "no_such_method",
+    413: "too_large",
+    429: "busy",
+}
 
 
 def refusal_of(error: PeerError) -> RefusedError:
@@ -328,11 +359,10 @@ def check_version(wanted: str) -> None:
         raise RefusedError(400, f"Accept-Version is {wanted[:64]!r}, and this is {ours}")
 
 
-def cors_of(request: Request) -> tuple[tuple[bytes, bytes], ...]:
-    """Any page may use this service: it has no cookies to abuse."""
-    origin = request.headers.get(b"origin")
-    if origin is None:
-        return ()
+def cors_of(origin: bytes, allowed: bool) -> tuple[tuple[bytes, bytes], ...]:
+    """What a browser wants to be told before it shows an answer to a page."""
+    if not allowed:
+        return ((b"vary", b"origin"),)
     return (
         (b"access-control-allow-origin", origin),
         (b"access-control-expose-headers", b"X-MQ-Priority, X-MQ-State, Retry-After"),
@@ -348,5 +378,7 @@ def preflight(request: Request, allowed: str) -> Response:
         wanted = request.headers.get(b"access-control-request-headers")
         if wanted is not None:
             headers.append((b"access-control-allow-headers", wanted))
+        if request.headers.get(b"access-control-request-private-network") == b"true":
+            headers.append((b"access-control-allow-private-network", b"true"))
         headers.append((b"access-control-max-age", b"600"))
     return Response(204, headers=tuple(headers))

@@ -178,6 +178,12 @@ class Queues:
                 held.append((namespace, counts))
         return sorted(held)
 
+    async def disks(self) -> list[tuple[str, dict[str, Any]]]:
+        """What each worker that answers says of the disk that it writes to."""
+        told = await self._node.status(timeout=TIMEOUT_S)
+        workers = [worker for worker in told["workers"] if worker and "disk" in worker]
+        return [(worker["process"], worker["disk"]) for worker in workers]
+
     async def each_topic(self, ask: Any) -> list[tuple[str, Any]]:
         """Asks something of every topic, some at a time."""
         topics = await self._node.list_topics(timeout=TIMEOUT_S)

@@ -4,7 +4,7 @@ from typing import Final
 
 from asterism import limits
 from asterism.gateways.http.admin import KEYS, Admin, Key
-from asterism.gateways.http.docs_page import PAGE
+from asterism.gateways.http.docs_page import PAGE, POLICY
 from asterism.gateways.http.openapi import document_of
 from asterism.gateways.http.protocol import (
     JSON,
@@ -24,7 +24,7 @@ _STATE: Final = {409: "the message is in another state"}
 _NAME: Final = {400: "a name that cannot be one"}
 _DONE: Final = {204: "done"}
 _LARGE: Final = {413: "the body is larger than is allowed"}
-_IS: Final = {401: "the password is missing or wrong"}
+_IS: Final = {401: "the password is missing or wrong", 429: "it was wrong too often: wait"}
 _NOT_MADE: Final = {404: "there is no such queue, and it may not be made"}
 
 # Schemas of what is sent and answered.
@@ -71,7 +71,7 @@ class Routes:
 
     def _own(self) -> dict[str, dict[str, Operation]]:
         robots = text("User-agent: *\nDisallow: /\n")
-        page = Response(200, PAGE.encode(), "text/html; charset=utf-8")
+        page = Response(200, PAGE.encode(), "text/html; charset=utf-8", policy=POLICY)
         kinds = (
             ("/health", "OK while this process runs", _always(text("OK")), TEXT),
             ("/robots.txt", "Asks robots to stay away", _always(robots), TEXT),
@@ -96,6 +96,16 @@ class Routes:
             for state in STATES:
                 labels = f'namespace="{namespace}",state="{state}"'
                 lines.append(f"asterism_messages{{{labels}}} {counts[state]}")
+        lines += [
+            "# HELP asterism_disk_free_bytes Free on the disk of the data folder.",
+            "# TYPE asterism_disk_free_bytes gauge",
+            "# HELP asterism_publishing_held 1 while less than min_free is free there.",
+            "# TYPE asterism_publishing_held gauge",
+        ]
+        for process, disk in await self._queues.disks():
+            labels = f'process="{process}"'
+            lines.append(f"asterism_disk_free_bytes{{{labels}}} {disk['free_bytes']}")
+            lines.append(f"asterism_publishing_held{{{labels}}} {int(disk['publishing_held'])}")
         body = "\n".join(lines) + "\n"
         return Response(200, body.encode(), "text/plain; version=0.0.4; charset=utf-8")
 

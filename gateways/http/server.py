@@ -7,14 +7,18 @@ import os
 import resource
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import uvicorn
 import uvloop
 
-from asterism.config import Config, ConfigError, is_loopback
+from asterism.addresses_host import place_of
+from asterism.config import Config, ConfigError
 from asterism.errors import PeerError
 from asterism.gateways.http.admin import Admin
+from asterism.gateways.http.connections import LOOK_S, Connections, Patience
+from asterism.gateways.http.origins import Origins, hosts_of, origins_of
 from asterism.gateways.http.protocol import (
     RETRY_AFTER_S,
     STALLED_S,
@@ -55,20 +59,25 @@ from asterism.wire import FRAME_BYTES_MAX
 PAYLOAD_LIMIT: Final = 1_048_576
 PAYLOAD_LIMIT_MAX: Final = FRAME_BYTES_MAX - 65_536  # fits a frame, with all that goes with it
 GZIP_THREAD_BYTES_MIN: Final = 65_536  # a larger body is compressed beside the loop
+BODIES_BYTES_MAX: Final = 256 * 1_048_576  # of all requests at a time; small ones are always taken
+SMALL_BODY_BYTES: Final = 65_536
 GRACE_S: Final = 5  # for what is under way when the process is told to stop
-KEEP_ALIVE_S: Final = 75
 POLLS_MAX: Final = (
     9_000  # clients that wait: of the 10,000 requests to the broker, others need some
 )
 BACKLOG: Final = 2_048  # connections that wait to be taken
 CONNECT_S: Final = 30.0
-LOOK_S: Final = 0.02  # between looks for the front-end's file
+FIND_S: Final = 0.02  # between looks for the front-end's file
 LAST_WORD_S: Final = 1.0  # to write the end of a stream
 SOCKET_BYTES_MAX: Final = 1_048_576  # of what comes by a WebSocket at a time
 SILENT_S: Final = 30  # a client that is not heard of is asked whether it is there, and again
 ASK_S: Final = 10
 ASKED_MAX: Final = 3
 FILES_WANTED: Final = 65_536  # each connection is one
+FILES_KEPT: Final = 256  # for all else than connections
+CONNECTIONS_MIN: Final = 64
+SECONDS_MAX: Final = 86_400
+LOOK_TICKS: Final = round(LOOK_S * 10)  # uvicorn's server ticks ten times a second
 log = logging.getLogger("asterism.http")
 
 
@@ -101,13 +110,17 @@ class Limits(NamedTuple):
 class Application:
     """Takes requests, and answers them with what the broker says."""
 
-    def __init__(self, node: Node, limits: Limits, password: str) -> None:
+    def __init__(
+        self, node: Node, limits: Limits, password: str, origins: Origins | None = None
+    ) -> None:
         self._limits = limits
+        self._origins = origins or Origins()
         self._queues = Queues(node, limits.payload)
         self._admin = Admin(node, self._queues, password)
         self._paths = Routes(self._queues, self._admin, paths_of(node)).paths
         self._waiting: set[asyncio.Future[Any]] = set()  # long polls and streams
         self._polls = 0
+        self._bodies_bytes = 0  # of all requests that are not answered yet
         self._is_stopping = False
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -115,8 +128,10 @@ class Application:
             return
         method = scope.get("method", "GET")
         request = Request(method, (), dict(scope["headers"]), query=scope["query_string"])
+        request.peer = (scope.get("client") or ("",))[0]
         is_core = scope["raw_path"].startswith(b"/v1/")
         try:
+            self._origins.check_host(request.headers)
             if scope["type"] == "websocket":
                 await self._talk(request, scope, receive, send)
                 return
@@ -151,6 +166,7 @@ class Application:
     async def _answer(self, request: Request, scope: dict[str, Any], receive: Receive) -> Response:
         operations = self._operations(request, scope["raw_path"])
         operation = _operation(operations, request.method)
+        self._origins.check(request.headers, operation is not None and operation.safe)
         if operation is None:
             allowed = _allowed(operations)
             if request.method == "OPTIONS":
@@ -159,10 +175,37 @@ class Application:
         if operation.private or (operation.guarded and self._admin.has_password):
             self._admin.check(request)
         limit = self._limits.of(operation, operation.run == self._queues.set)
-        request.body = await _body(request, receive, *limit)
-        if operation.waits and operation.waits_with in request.query:
-            return await self._wait(operation, request, scope.get(CONNECTION))
-        return await operation.run(request)
+        request.body = await self._body(request, receive, *limit)
+        try:
+            if operation.waits and operation.waits_with in request.query:
+                return await self._wait(operation, request, scope.get(CONNECTION))
+            return await operation.run(request)
+        finally:
+            self._bodies_bytes -= len(request.body)
+
+    async def _body(self, request: Request, receive: Receive, limit: int, setting: str) -> bytes:
+        """The body of a request; refused as soon as it is too large, or all bodies together are."""
+        told = request.headers.get(b"content-length", b"")
+        if told.isdigit() and int(told) > limit:
+            raise _too_large(limit, setting)
+        body = bytearray()
+        try:
+            while True:
+                event = await receive()
+                if event["type"] == "http.disconnect":
+                    raise GoneError
+                piece = event.get("body", b"")
+                body += piece
+                self._bodies_bytes += len(piece)
+                if len(body) > limit:
+                    raise _too_large(limit, setting)
+                if self._bodies_bytes > BODIES_BYTES_MAX and len(body) > SMALL_BODY_BYTES:
+                    raise _later("the bodies of many requests are large: try again")
+                if not event.get("more_body"):
+                    return bytes(body)
+        except BaseException:
+            self._bodies_bytes -= len(body)
+            raise
 
     # --- WebSockets and streams -------------------------------------------------------------
 
@@ -171,6 +214,7 @@ class Application:
     ) -> None:
         """Hands a WebSocket over to who talks there."""
         await receive()  # that it wants to connect
+        self._origins.check(request.headers, safe=False)
         operation = self._operations(request, scope["raw_path"]).get("GET")
         if operation is None or operation.socket is None:
             raise RefusedError(404, "there is no WebSocket on this path; /docs shows where one is")
@@ -241,9 +285,13 @@ class Application:
     # --- answering --------------------------------------------------------------------------
 
     def _headers(self, request: Request, response: Response) -> list[tuple[bytes, bytes]]:
-        headers = [(b"cache-control", b"private, no-cache"), *cors_of(request), *response.headers]
+        headers = [(b"cache-control", b"private, no-cache"), *response.headers]
+        origin = request.headers.get(b"origin")
+        if origin is not None:
+            headers += cors_of(origin, self._origins.allows(request.headers))
         if response.media is not None:
             headers.append((b"content-type", response.media.encode("latin-1", "replace")))
+            headers += response.policy
         return headers
 
     async def _send(
@@ -293,23 +341,6 @@ def _too_large(limit: int, setting: str) -> RefusedError:
     return RefusedError(413, f"the body may have {limit} bytes: send less{otherwise}")
 
 
-async def _body(request: Request, receive: Receive, limit: int, setting: str) -> bytes:
-    """The body of a request; refused as soon as it is too large."""
-    told = request.headers.get(b"content-length", b"")
-    if told.isdigit() and int(told) > limit:
-        raise _too_large(limit, setting)
-    body = bytearray()
-    while True:
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            raise GoneError
-        body += event.get("body", b"")
-        if len(body) > limit:
-            raise _too_large(limit, setting)
-        if not event.get("more_body"):
-            return bytes(body)
-
-
 async def _write(
     status: int, headers: list[tuple[bytes, bytes]], stream: Stream, send: Send
 ) -> None:
@@ -335,12 +366,14 @@ async def _until_gone(receive: Receive) -> None:
 # --- the process --------------------------------------------------------------------------------
 
 
-def _number(environ: Mapping[str, str], name: str, default: int, most: int) -> int:
+def _number(environ: Mapping[str, str], name: str, default: int, most: int, least: int = 0) -> int:
     given = environ.get(name)
     if not given:
         return default
-    if not given.isascii() or not given.isdigit() or int(given) > most:
-        raise ConfigError(f"{name}: must be a whole number from 0 to {most}, not {given[:32]!r}")
+    if not given.isascii() or not given.isdigit() or not least <= int(given) <= most:
+        raise ConfigError(
+            f"{name}: must be a whole number from {least} to {most}, not {given[:32]!r}"
+        )
     return int(given)
 
 
@@ -351,23 +384,46 @@ def limits_of(environ: Mapping[str, str]) -> Limits:
     return Limits(body, min(payload, PAYLOAD_LIMIT_MAX), bool(environ.get("MQ_PAYLOAD_LIMIT")))
 
 
+def origins_and_hosts(environ: Mapping[str, str], listens: str) -> Origins:
+    """What the environment says about pages, and about the names of this service."""
+    try:
+        hosts = hosts_of(environ.get("MQ_HOSTS", ""))
+    except ValueError as error:
+        raise ConfigError(f"MQ_HOSTS: {error}") from None
+    try:
+        origins = origins_of(environ.get("MQ_CORS_ORIGINS", ""))
+    except ValueError as error:
+        raise ConfigError(f"MQ_CORS_ORIGINS: {error}") from None
+    return Origins((*hosts, environ.get("MQ_HOST") or "localhost"), origins, listens)
+
+
+def patience_of(environ: Mapping[str, str], files: int) -> Patience:
+    """What the environment says about connections; each is one of so many files."""
+    usual = Patience()
+    request_s = _number(environ, "MQ_REQUEST_TIMEOUT", round(usual.request_s), SECONDS_MAX, 1)
+    idle_s = _number(environ, "MQ_IDLE_TIMEOUT", round(usual.idle_s), SECONDS_MAX, 1)
+    connections = _number(environ, "MQ_CONNECTIONS", usual.connections, FILES_WANTED, 1)
+    return Patience(request_s, idle_s, min(connections, max(files - FILES_KEPT, CONNECTIONS_MIN)))
+
+
 def listener(config: Config, environ: Mapping[str, str]) -> socket.socket:
     """The socket that requests come in by; others than this machine have to be allowed."""
     host = environ.get("MQ_HOST") or "localhost"
     port = _number(environ, "MQ_PORT", 8_080, 65_535)
-    if not is_loopback(f"tcp://{host}") and host != "::1" and not config.insecure:
+    place = place_of(host)
+    if not place.is_local and not config.insecure:
         raise ConfigError(
             f"MQ_HOST is {host}: others than this machine could connect, and nothing asks them who "
             "they are. Use 127.0.0.1, or set insecure = true."
         )
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
         # With its protocol named, asyncio sends at once what it is given: without, every answer
         # would wait 40 ms for the client to acknowledge its first part.
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _ask_the_silent(found)
-        found.bind(("127.0.0.1" if host == "localhost" else host, port))
+        found.bind((place.host, port))
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {host}:{port}: {error.strerror}. Name another port: MQ_PORT"
@@ -391,20 +447,26 @@ def _ask_the_silent(listening: socket.socket) -> None:
             listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _allow_many_files() -> None:
+def _allow_many_files() -> int:
+    """Raises the number of files that the process may have open, where it can; what it is then."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, FILES_WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return FILES_WANTED if soft == resource.RLIM_INFINITY else soft
 
 
 class _Server(uvicorn.Server):
     """Ends the long polls when it is told to stop: they would never end by themselves."""
 
-    def __init__(self, config: uvicorn.Config, application: Application) -> None:
+    def __init__(
+        self, config: uvicorn.Config, application: Application, all_of: Connections
+    ) -> None:
         super().__init__(config)
         self._application = application
+        self._all = all_of
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -418,6 +480,8 @@ class _Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         ends = await super().on_tick(counter)
+        if counter % LOOK_TICKS == 0:
+            self._all.look(asyncio.get_running_loop().time())
         if ends:
             self._application.stop()
         return ends
@@ -427,11 +491,13 @@ async def _serve(config: Config, environ: Mapping[str, str], name: str) -> None:
     limits = limits_of(environ)
     listening = listener(config, environ)
     host, port = listening.getsockname()[:2]
+    origins = origins_and_hosts(environ, host)
+    all_of = Connections(patience_of(environ, _allow_many_files()))
     async with connect(await _address(config), name, timeout=CONNECT_S) as node:
-        application = Application(node, limits, environ.get("MQ_ADMIN_PASSWORD", ""))
+        application = Application(node, limits, environ.get("MQ_ADMIN_PASSWORD", ""), origins)
         settings = uvicorn.Config(
             application,
-            http=GatheringProtocol,
+            http=partial(GatheringProtocol, all_of=all_of),  # type: ignore[arg-type]
             ws=WebSocket,
             lifespan="off",
             proxy_headers=False,
@@ -440,10 +506,11 @@ async def _serve(config: Config, environ: Mapping[str, str], name: str) -> None:
             access_log=False,
             server_header=False,
             date_header=True,
-            timeout_keep_alive=KEEP_ALIVE_S,
+            headers=[("x-content-type-options", "nosniff")],
+            timeout_keep_alive=round(all_of.patience.idle_s),
             timeout_graceful_shutdown=GRACE_S,
         )
-        server = _Server(settings, application)
+        server = _Server(settings, application, all_of)
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         listening.listen(BACKLOG)  # before anybody is told
         say_ready(config, name, url=url)
@@ -453,18 +520,18 @@ async def _serve(config: Config, environ: Mapping[str, str], name: str) -> None:
 
 async def _address(config: Config) -> str:
     """The way to the front-end: the short one where it runs here, of the same data folder."""
-    for _ in range(round(CONNECT_S / LOOK_S)):
+    for _ in range(round(CONNECT_S / FIND_S)):
         if is_ours(read_run_file(run_folder(config), "frontend").get("pid")):
             return socket_address(config, "clients")
-        if not config.listen.endswith(":0"):
-            return config.listen.replace("*", "127.0.0.1")
-        await asyncio.sleep(LOOK_S)
+        address = config.addresses[0]
+        if address.port or address.path:
+            return address.text.replace("*", "127.0.0.1")
+        await asyncio.sleep(FIND_S)
     raise ConnectionError("there is no front-end")
 
 
 def run(config: Config, name: str) -> None:
     """Runs the door until it is told to stop; it has a file of this name in the run folder."""
-    _allow_many_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(config, os.environ, name))
     log.info("has stopped")

@@ -4,28 +4,36 @@ uvicorn writes the head of an answer and its body one after the other: two syste
 client that is woken twice. What is written in one turn of the loop goes out together here. And it
 tells that a client is gone only to who asks for more of its request, one turn late; who waits for
 something else is told by ``on_lost``, at once. What cannot be a request is answered as any other
-mistake is, and the head of one may not grow for ever.
+mistake is; and nothing that a client sends, or does not read, may grow or last for ever.
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from asterism.gateways.http.protocol import RefusedError
+from asterism.gateways.http.connections import RATE_MIN, Connections
+from asterism.gateways.http.protocol import RETRY_AFTER_S, RefusedError
 
 CONNECTION: Final = "asterism.connection"  # where a request's scope has its connection
-HEAD_BYTES_MAX: Final = 65_536  # of a request line and headers that come in pieces
+HEAD_BYTES_MAX: Final = 65_536  # of a request line and headers
+HEADERS_MAX: Final = 256  # of a request, with those behind its body
+AHEAD_MAX: Final = 64  # requests that a client sends before the first of them is answered
+FRAGMENTS_MAX: Final = 4_096  # of one message of a WebSocket; empty ones have no size to be bound
+SOCKET_AHEAD_BYTES: Final = 1_048_576  # from a WebSocket that does not read: each ping is answered
 
 
 class GatheringTransport:
     """A transport that writes once an answer, or once a turn; in all else the one beneath."""
 
-    def __init__(self, beneath: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, beneath: asyncio.Transport, loop: asyncio.AbstractEventLoop, all_of: Connections
+    ) -> None:
         self._beneath = beneath
         self._loop = loop
+        self._all = all_of
         self._pieces: list[bytes] = []
 
     def write(self, data: bytes) -> None:
@@ -42,6 +50,22 @@ class GatheringTransport:
     def close(self) -> None:
         self.flush()
         self._beneath.close()
+        if self._beneath.get_write_buffer_size():
+            self.clogs()
+
+    def clogs(self) -> None:
+        """There is more to be read than the client has read."""
+        self._all.clogs(self, self._loop.time())
+
+    def flows(self) -> None:
+        """There is not any more, or nobody to read it."""
+        self._all.flows(self)
+
+    def get_write_buffer_size(self) -> int:
+        return self._beneath.get_write_buffer_size()
+
+    def abort(self) -> None:
+        self._beneath.abort()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._beneath, name)
@@ -50,12 +74,43 @@ class GatheringTransport:
 class GatheringProtocol(HttpToolsProtocol):
     """One connection. Its requests are answered one at a time, so one at most waits."""
 
+    transport: GatheringTransport  # type: ignore[assignment]
     is_lost = False
     on_lost: Callable[[], object] | None = None
+    due_s = 0.0  # when what it owes has to be there, while it owes something
+    _is_coming = False  # a request has begun and is not whole yet
     _head_bytes = 0  # that have come of a head that is not whole yet
+    _body_bytes = 0  # that have come of a body since it was given its time
+    _wrong = (400, "this is not a request of HTTP/1.1, or its address is far too long")
+
+    def __init__(self, *, all_of: Connections, **given: Any) -> None:
+        super().__init__(**given)
+        self._all = all_of
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(GatheringTransport(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(GatheringTransport(transport, self.loop, self._all))  # type: ignore[arg-type]
+        self._owe(self._all.patience.request_s)
+        if not self._all.make_room(self, len(self.connections)):
+            later = (b"retry-after", b"%d" % RETRY_AFTER_S)
+            self._refuse(503, "all connections are in use: try again, or at another door", later)
+
+    def _owe(self, patience_s: float) -> None:
+        self.due_s = self.loop.time() + patience_s
+        self._all.owing[self] = None
+
+    def give_up(self, now_s: float) -> None:
+        if self.flow.read_paused:  # what it has sent is not read yet: it owes nothing
+            self.due_s = now_s + self._all.patience.request_s
+            return
+        del self._all.owing[self]
+        has_head = self.scope is not None and "method" in self.scope
+        if not self._is_coming or (has_head and self.cycle.response_started):
+            self.transport.close()
+        else:
+            self._refuse(408, "the rest of this request did not come in time")
+
+    def cut(self) -> None:
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -68,22 +123,73 @@ class GatheringProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answers what cannot be read; uvicorn calls this."""
-        self._refuse(400, "this is not a request of HTTP/1.1, or its address is far too long")
+        self._refuse(*self._wrong)
 
-    def _refuse(self, status: int, message: str) -> None:
-        self.transport.write(last_answer(status, message, self.server_state.default_headers))
+    def _refuse(self, status: int, message: str, *headers: tuple[bytes, bytes]) -> None:
+        told = [*self.server_state.default_headers, *headers]
+        self.transport.write(last_answer(status, message, told))
         self.transport.close()
+
+    def _stop_reading(self, status: int, message: str) -> NoReturn:
+        """Ends the parser, which has uvicorn answer."""
+        self._wrong = (status, message)
+        raise ValueError(message)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self.headers) >= HEADERS_MAX:
+            self._stop_reading(431, f"a request may have {HEADERS_MAX} headers")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= AHEAD_MAX:
+            self._stop_reading(429, f"send at most {AHEAD_MAX} requests ahead of their answers")
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self._body_bytes >= RATE_MIN * self._all.patience.request_s:
+            self._body_bytes = 0
+            self.due_s = self.loop.time() + self._all.patience.request_s
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._is_coming = False
+        self._all.owing.pop(self, None)
+
+    def handle_websocket_upgrade(self) -> None:
+        self._all.owing.pop(self, None)
+        super().handle_websocket_upgrade()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.transport.clogs()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.transport.flows()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
+        self._is_coming = True
+        self._body_bytes = 0
+        self.due_s = self.loop.time() + self._all.patience.request_s
 
     def on_response_complete(self) -> None:
-        self.transport.flush()  # type: ignore[attr-defined]
+        self.transport.flush()
         super().on_response_complete()
+        if self.is_lost:
+            return
+        if self._is_coming:
+            self._owe(self._all.patience.request_s)
+        elif self.cycle.response_complete:
+            self._owe(self._all.patience.idle_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._all.owing.pop(self, None)
+        self.transport.flows()
         self.is_lost = True
         if self.on_lost is not None:
             self.on_lost()
@@ -94,8 +200,19 @@ class GatheringProtocol(HttpToolsProtocol):
 class WebSocket(WebSocketsSansIOProtocol):
     """One WebSocket. What cannot begin one is answered, where uvicorn would leave it open."""
 
+    transport: GatheringTransport  # type: ignore[assignment]
+    _ahead_bytes = 0  # that have come while the client did not read
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.transport.flows()
+
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        self._ahead_bytes = 0 if self.writable.is_set() else self._ahead_bytes + len(data)
+        if self._ahead_bytes > SOCKET_AHEAD_BYTES or len(self.frames) > FRAGMENTS_MAX:
+            self.transport.abort()
+            return
         if self.conn.handshake_exc is None or self.handshake_initiated:
             return
         said = b"".join(self.conn.data_to_send())

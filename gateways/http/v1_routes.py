@@ -19,7 +19,10 @@ _RECEIVER: Final = {404: "there is no such topic or receiver"}
 _MESSAGE: Final = {404: "there is no such topic or message"}
 _STATE: Final = {409: "it is in another state"}
 _EXISTS: Final = {409: "it exists already"}
-_PASSWORD: Final = {401: "there is a password, and it is missing or wrong"}
+_PASSWORD: Final = {
+    401: "there is a password, and it is missing or wrong",
+    429: "it was wrong too often: wait",
+}
 _BODY: Final = {413: "the body is larger than is allowed", 415: "the body is not said to be JSON"}
 
 Paths = dict[str, dict[str, Operation]]
@@ -31,6 +34,7 @@ def paths_of(node: Node) -> Paths:
     publishing = Publishing(node)
     return {
         **_topics(core),
+        **_parked(core),
         **_messages(core, publishing),
         **_receipts(publishing),
         **_requests(Requests(node)),
@@ -89,8 +93,19 @@ def _topics(core: Core) -> Paths:
             ),
         },
         f"{one}/clear": {
-            "POST": Operation(core.clear, "Drops every message of a topic", {**_DONE, **_TOPIC})
+            "POST": Operation(
+                core.clear,
+                "Drops every message of a topic",
+                {**_DONE, **_TOPIC, **_PASSWORD},
+                guarded=True,
+            )
         },
+    }
+
+
+def _parked(core: Core) -> Paths:
+    one = "/v1/topics/{topic}"
+    return {
         f"{one}/parked": {
             "GET": _read(
                 core.list_parked,
@@ -98,7 +113,12 @@ def _topics(core: Core) -> Paths:
                 schemas.PARKED,
                 query={"after": schemas.whole(0, 2**63 - 1)},
             ),
-            "DELETE": Operation(core.abandon_all, "Drops all that is parked", {**_DONE, **_TOPIC}),
+            "DELETE": Operation(
+                core.abandon_all,
+                "Drops all that is parked",
+                {**_DONE, **_TOPIC, **_PASSWORD},
+                guarded=True,
+            ),
         },
         f"{one}/parked/renew": {
             "POST": Operation(
@@ -237,7 +257,8 @@ def _receivers(core: Core) -> Paths:
             "DELETE": Operation(
                 core.delete_receiver,
                 "Deletes a durable receiver and drops its backlog",
-                {**_DONE, **_RECEIVER, **_STATE},
+                {**_DONE, **_RECEIVER, **_STATE, **_PASSWORD},
+                guarded=True,
             ),
         },
         f"{one}/seek": {
@@ -245,7 +266,8 @@ def _receivers(core: Core) -> Paths:
                 core.seek,
                 "Moves a durable receiver to a sequence or a time; with neither, to now",
                 schemas.SEEK,
-                {200: "where it is now", **_RECEIVER, **_STATE},
+                {200: "where it is now", **_RECEIVER, **_STATE, **_PASSWORD},
+                guarded=True,
                 needs_body=False,
                 returns=(_JSON,),
                 returned=schemas.answer(sequence=schemas.whole(0, 2**63 - 1)),

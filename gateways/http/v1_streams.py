@@ -2,11 +2,16 @@
 
 A subscription lives as long as its connection: a client that hangs up unsubscribes at once, and
 what it held and did not finish goes to others.
+
+Messages that clients have not read yet are held in this process, ``UNREAD_BYTES_MAX`` at most for
+all clients together. Past that it cuts the clients for which it holds the most, and first those
+that have read nothing since it last looked.
 """
 
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -25,12 +30,15 @@ from asterism.gateways.http.protocol import (
 from asterism.gateways.http.queues import TIMEOUT_S
 from asterism.gateways.http.v1_deliveries import reported, told
 from asterism.gateways.http.v1_input import Query, fields_of, reports_of
-from asterism.sdk.aio import Inbox, Node
+from asterism.sdk.aio import Delivery, Inbox, Node
 
 STREAMS_MAX: Final = 4_096  # subscriptions through one process; the next is refused with busy
 CREDIT: Final = 256  # deliveries out at a time, unless a client says otherwise
 CREDIT_MAX: Final = 10_000  # they may all lie in this process, for a client that is slow
-BATCH_MAX: Final = 32  # deliveries written at a time
+BATCH_MAX: Final = 32  # deliveries taken at a time
+PIECE_BYTES: Final = 65_536  # of server-sent events are written at a time, or one that is larger
+UNREAD_BYTES_MAX: Final = 64 * 1_048_576  # of payloads that wait here for all clients together
+LOOK_S: Final = 0.2  # between looks how much that is
 KEEP_ALIVE_S: Final = 15.0
 CLOSE_S: Final = 5.0
 OVER: Final = 1011  # why a WebSocket is closed: the broker has ended the subscription
@@ -39,6 +47,37 @@ QUERY: Final = (
     *("interest", "name", "group", "durable", "credit", "auto"),
     *("sent_timeout", "received_timeout"),
 )
+log = logging.getLogger("asterism.http")
+
+
+class Writer:
+    """Writes the deliveries of one subscription to its client."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self.inbox = inbox
+        self.written = 0  # how many deliveries
+        self._taken_bytes = 0  # of those that are taken and not written yet
+        self._task: asyncio.Task[Any] | None = None  # that writes them
+
+    @property
+    def unread_bytes(self) -> int:
+        return self.inbox.waiting_bytes + self._taken_bytes
+
+    async def next(self, timeout: float | None) -> list[Delivery]:
+        """The next deliveries to write, none after that time."""
+        self._task = asyncio.current_task()
+        batch = await self.inbox.batch(BATCH_MAX, timeout)
+        self._taken_bytes = sum(len(delivery.payload) for delivery in batch)
+        return batch
+
+    def wrote(self, delivery: Delivery) -> None:
+        self.written += 1
+        self._taken_bytes -= len(delivery.payload)
+
+    def cut(self) -> None:
+        """Ends the subscription, and the connection with it."""
+        if self._task is not None:
+            self._task.cancel()
 
 
 class Streams:
@@ -47,12 +86,15 @@ class Streams:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._open = 0
+        self._writers: dict[Writer, int] = {}  # with how many it had written at the last look
+        self._looking: asyncio.Task[None] | None = None
 
     async def events(self, request: Request) -> Response:
         """Subscribes; the answer goes on for as long as the client reads it."""
         query = Query(request, *QUERY)
         auto = bool(query.flag("auto"))
         feed = Feed(self, await self.subscribe(request, query), auto)
+        self._watch(feed)
         headers = ((b"x-accel-buffering", b"no"),)  # a proxy would keep what is to be read now
         return Response(200, media=EVENT_STREAM, headers=headers, stream=feed)
 
@@ -61,13 +103,15 @@ class Streams:
         query = Query(request, *QUERY)
         auto = bool(query.flag("auto"))
         inbox = await self.subscribe(request, query)
+        talk = Conversation(self._node, inbox, auto, receive, send)
         try:
             # What is written to a client that has hung up, or reads nothing, fails.
             with contextlib.suppress(OSError):
                 await send({"type": "websocket.accept"})
-                await Conversation(self._node, inbox, auto, receive, send).run()
+                self._watch(talk)
+                await talk.run()
         finally:
-            await self.leave(inbox)
+            await self.leave(talk)
 
     async def subscribe(self, request: Request, query: Query) -> Inbox:
         if self._open >= STREAMS_MAX:
@@ -90,40 +134,77 @@ class Streams:
             self._open -= 1
             raise
 
-    async def leave(self, inbox: Inbox) -> None:
+    async def leave(self, writer: Writer) -> None:
         self._open -= 1
+        self._writers.pop(writer, None)
         with contextlib.suppress(PeerError, TimeoutError, ConnectionError):
-            await inbox.close(CLOSE_S)
+            await writer.inbox.close(CLOSE_S)
+
+    def _watch(self, writer: Writer) -> None:
+        self._writers[writer] = 0
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self._look_on())
+
+    async def _look_on(self) -> None:
+        while self._writers:
+            await asyncio.sleep(LOOK_S)
+            self._look()
+
+    def _look(self) -> None:
+        """Cuts clients until what the others have not read is within the bound."""
+        unread = {writer: writer.unread_bytes for writer in self._writers}
+        excess = sum(unread.values()) - UNREAD_BYTES_MAX
+        if excess > 0:
+            rank = sorted(
+                unread,
+                key=lambda writer: (writer.written == self._writers[writer], unread[writer]),
+                reverse=True,
+            )
+            for writer in rank:
+                if excess <= 0:
+                    break
+                log.warning("cuts a client that does not read its stream")
+                del self._writers[writer]
+                writer.cut()
+                excess -= unread[writer]
+        for writer in self._writers:
+            self._writers[writer] = writer.written
 
 
-class Feed:
+class Feed(Writer):
     """The deliveries of one subscription as server-sent events."""
 
     def __init__(self, streams: Streams, inbox: Inbox, auto: bool) -> None:
+        super().__init__(inbox)
         self._streams = streams
-        self._inbox = inbox
         self._auto = auto
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        inbox = self._inbox
+        inbox = self.inbox
         yield _event("subscribed", {"topic": inbox.topic, "receiver": inbox.receiver})
         while True:
             try:
-                batch = await inbox.batch(BATCH_MAX, KEEP_ALIVE_S)
+                batch = await self.next(KEEP_ALIVE_S)
             except (PeerError, ConnectionError) as error:
                 yield _event("error", failure_of(error))
                 return
             if not batch:
                 yield b": still here\n\n"
                 continue
-            yield b"".join(
-                _event("message", told(delivery), delivery.sequence) for delivery in batch
-            )
+            piece = b""
+            for delivery in batch:
+                piece += _event("message", told(delivery), delivery.sequence)
+                if len(piece) >= PIECE_BYTES:
+                    yield piece
+                    piece = b""
+                self.wrote(delivery)
+            if piece:
+                yield piece
             if self._auto:  # they are written by now
                 await inbox.processed(batch)
 
     async def close(self) -> None:
-        await self._streams.leave(self._inbox)
+        await self._streams.leave(self)
 
 
 def _event(kind: str, value: dict[str, Any], number: int | None = None) -> bytes:
@@ -131,12 +212,12 @@ def _event(kind: str, value: dict[str, Any], number: int | None = None) -> bytes
     return f"{head}data: {json.dumps(value, separators=(',', ':'))}\n\n".encode()
 
 
-class Conversation:
+class Conversation(Writer):
     """One WebSocket: deliveries go out; reports and credit come in."""
 
     def __init__(self, node: Node, inbox: Inbox, auto: bool, receive: Receive, send: Send) -> None:
+        super().__init__(inbox)
         self._node = node
-        self._inbox = inbox
         self._auto = auto
         self._receive = receive
         self._send = send
@@ -145,7 +226,7 @@ class Conversation:
 
     async def run(self) -> None:
         """Until the client hangs up, or the subscription is over."""
-        inbox = self._inbox
+        inbox = self.inbox
         await self._say("subscribed", {"topic": inbox.topic, "receiver": inbox.receiver})
         tasks = [asyncio.ensure_future(self._deliver()), asyncio.ensure_future(self._listen())]
         try:
@@ -166,15 +247,16 @@ class Conversation:
     async def _deliver(self) -> None:
         while True:
             try:
-                batch = await self._inbox.batch(BATCH_MAX, None)
+                batch = await self.next(None)
             except (PeerError, ConnectionError) as error:
                 await self._say("error", failure_of(error))
                 await self._send({"type": "websocket.close", "code": OVER})
                 return
             for delivery in batch:
                 await self._say("message", told(delivery))
+                self.wrote(delivery)
             if self._auto:
-                await self._inbox.processed(batch)
+                await self.inbox.processed(batch)
 
     async def _listen(self) -> None:
         while True:
@@ -194,9 +276,9 @@ class Conversation:
         if body.get("credit") is not None:
             more = checks.whole("credit", body["credit"], 1, CREDIT_MAX - self._credit)
             self._credit += more
-            await self._node.grant(self._inbox, more)
+            await self._node.grant(self.inbox, more)
         if reports:
-            inbox = self._inbox
+            inbox = self.inbox
             refused = await reported(self._node, inbox.topic, inbox.receiver, reports)
             await self._say("reported", {"refused": refused})
 

@@ -16,6 +16,10 @@ P3  First attempts come to each consumer in the order of acceptance, which is, f
 P4  An attempt is made once, and there is a second one only where the first was under way when the
     front-end or the topic's worker was killed. On lanes messages are under way, for the moment that
     it takes, until every client has heard that the front-end is another.
+P5  Nobody is handed a message that another holds. A consumer holds a message from the moment that
+    its application is handed it until the broker has answered its report. It is no holder any more
+    where it could have come back for as long as the grace is, and has not: from so long on after
+    the last process that was killed while it held it, and that it needs, was ready again.
 
 The seed decides who is struck and when. The rest is up to the machine: a seed that failed is worth
 trying again, and may go well.
@@ -38,11 +42,12 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO
 
 import asterism
+from asterism.config import Config
 from asterism.router.placement import store_of, worker_of
 from asterism.testing import Broker
 
@@ -52,11 +57,12 @@ ALL: Final = "all"
 STORES: Final = 8
 PAYLOAD_BYTES: Final = 100
 TICK_S: Final = 0.01  # between frames of a publisher, and between looks of the one who kills
-WORK_S: Final = 0.002  # that a consumer has deliveries in hand for: some are, at every kill
+WORK_S: Final = 0.002
 TAKEN_MAX: Final = 20
 CREDIT: Final = 64
 CALM_S: Final = 1.0  # of traffic before the first stroke and after the last
 PAUSE_S: Final = (0.1, 0.5)  # how long a process is stopped and then goes on
+GRACE_S: Final = Config().restart_grace
 LATE_S: Final = 1.0  # after a process is ready again, until every client has heard of it
 PATIENCE_S: Final = 90.0  # for all to be processed after the last stroke
 SHOWN_MAX: Final = 8
@@ -77,6 +83,7 @@ class Plan(NamedTuple):
     targets: tuple[str, ...] = ()
     pauses: bool = True
     lanes: bool = True
+    work_s: float = WORK_S  # that a consumer has deliveries in hand for: some are, at every kill
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -147,6 +154,7 @@ class Delivered(NamedTuple):
     attempt: int
     consumer: int
     at: float
+    until: float = 0.0  # its report was answered; 0: that was not noted
 
 
 class Kill(NamedTuple):
@@ -187,6 +195,7 @@ class Judgement(NamedTuple):
 def audit(seen: Seen) -> Judgement:
     """Judges the records of a run by the promises above."""
     wrong = [*_kept(seen), *_stored_once(seen), *_in_order(seen), *_repeated_rightly(seen)]
+    wrong += _listed("two holders at once", _two_holders(seen))
     return Judgement(figures_of(seen), wrong)
 
 
@@ -297,6 +306,30 @@ def _was_struck(seen: Seen, got: Delivered, sent_at: float, before_at: float | N
     return False
 
 
+def _two_holders(seen: Seen) -> list[str]:
+    """P5."""
+    by_message: dict[tuple[str, int], list[Delivered]] = defaultdict(list)
+    for got in seen.delivered:
+        by_message[got.topic, got.sequence].append(got)
+    return [
+        f"{later} while {first}"
+        for held in by_message.values()
+        if len(held) > 1
+        for first, later in permutations(held, 2)
+        if first.consumer != later.consumer and first.at <= later.at < _holds_until(seen, first)
+    ]
+
+
+def _holds_until(seen: Seen, got: Delivered) -> float:
+    needed = ("frontend", f"worker-{seen.plan.topics.index(got.topic)}")
+    ready = [
+        kill.ready_at
+        for kill in seen.kills
+        if kill.name in needed and got.at <= kill.ready_at and kill.at < got.until
+    ]
+    return min(got.until, max(ready) + GRACE_S) if ready else got.until
+
+
 # --- figures --------------------------------------------------------------------------------------
 
 
@@ -315,6 +348,7 @@ def figures_of(seen: Seen) -> dict[str, Any]:
         "stored_twice": len(_stored_twice(seen)),
         "delivered_again": sum(got.attempt > 1 for got in seen.delivered),
         "duplicates": len(seen.delivered) - len(unlike),
+        "two_holders": len(_two_holders(seen)),
         "strokes": seen.plan.kills,
         "processes_killed": dict(sorted(struck.items())),
         "pauses": seen.pauses,
@@ -466,10 +500,10 @@ async def consume_all(job: dict[str, Any], notes: Notes) -> None:
             for topic in job["topics"]
         ]
         notes.add("ready")
-        await asyncio.gather(*(consume(inbox, notes) for inbox in inboxes))
+        await asyncio.gather(*(consume(inbox, notes, job["work_s"]) for inbox in inboxes))
 
 
-async def consume(inbox: Any, notes: Notes) -> None:
+async def consume(inbox: Any, notes: Notes, work_s: float) -> None:
     while True:
         taken = await inbox.batch(TAKEN_MAX, None)
         if not taken:
@@ -478,8 +512,12 @@ async def consume(inbox: Any, notes: Notes) -> None:
             [*map(int, one.payload.split(b" ")[:2]), one.sequence, one.attempt] for one in taken
         ]
         notes.add("delivered", inbox.topic, time.monotonic(), items)
-        await asyncio.sleep(WORK_S)
-        await inbox.processed(taken)
+        await asyncio.sleep(work_s)
+        await inbox.processed(taken[:-1])
+        with contextlib.suppress(asterism.PeerError):  # which is an answer, too
+            await taken[-1].processed(confirm=True)  # in one report with the others
+        finished = [[one.sequence, one.attempt] for one in taken]
+        notes.add("finished", inbox.topic, time.monotonic(), finished)
 
 
 async def run_client(job: dict[str, Any]) -> None:
@@ -503,7 +541,7 @@ async def run_client(job: dict[str, Any]) -> None:
 class Client:
     """A client's process, seen from outside."""
 
-    def __init__(self, job: dict[str, Any]) -> None:
+    def __init__(self, job: dict[str, Any], module: str = "tests.fault.killing") -> None:
         self.number: int = job["number"]
         self.part: str = job["part"]
         self.name: str = job["name"]
@@ -514,7 +552,7 @@ class Client:
         self._notes.unlink(missing_ok=True)
         with open(self._notes.with_suffix(".log"), "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fault.killing", "--job", json.dumps(job)],
+                [sys.executable, "-m", module, "--job", json.dumps(job)],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -540,12 +578,18 @@ class Client:
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
-    def end(self) -> None:
-        """Tells it to end, and waits for that."""
+    def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # ``check`` says how it ended
+            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
+
+    def end(self, seconds: float = 20) -> None:
+        """Tells it to end, and waits for that; in the end it is killed."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(20)
+            self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -689,6 +733,7 @@ class Run:
                 "topics": plan.topics,
                 "messages": share,
                 "load_s": plan.load_s,
+                "work_s": plan.work_s,
                 "notes": str(self._folder / f"{part}-{number}.notes"),
             }
             self._clients.append(Client(job))
@@ -752,7 +797,22 @@ class Run:
                         Delivered(topic, publisher, number, sequence, attempt, client.number, at)
                         for publisher, number, sequence, attempt in items
                     )
+        until = self._answered()
+        seen.delivered[:] = [
+            got._replace(until=until.get((got.consumer, got.topic, got.sequence, got.attempt), 0.0))
+            for got in seen.delivered
+        ]
         return seen
+
+    def _answered(self) -> dict[tuple[int, str, int, int], float]:
+        """When the reports of consumers were answered."""
+        return {
+            (client.number, line[1], sequence, attempt): line[2]
+            for client in self._clients
+            for line in client.lines
+            if line[0] == "finished"
+            for sequence, attempt in line[3]
+        }
 
 
 def run(
@@ -814,6 +874,7 @@ def main() -> int:
     for name in ("messages", "kills", "publishers", "consumers", "workers"):
         parser.add_argument(f"--{name}", type=int, default=getattr(plan, name))
     parser.add_argument("--every", type=float, default=plan.every_s, help="seconds between kills")
+    parser.add_argument("--work", type=float, default=plan.work_s, help="seconds a batch is held")
     parser.add_argument("--seed", type=int, default=None, help="by default another every time")
     parser.add_argument("--target", action="append", default=[], help="who is killed; or anyone")
     parser.add_argument("--no-pauses", action="store_true")
@@ -830,6 +891,7 @@ def main() -> int:
         *(options.messages, options.kills, options.every, options.publishers, options.consumers),
         *(options.workers, seed, tuple(options.target), not options.no_pauses),
         lanes=not options.no_lanes,
+        work_s=options.work,
     )
     folder = Path(options.keep or tempfile.mkdtemp(prefix="asterism-killing-"))
     folder.mkdir(parents=True, exist_ok=True)

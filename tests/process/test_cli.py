@@ -15,7 +15,7 @@ import pytest
 
 import asterism
 from asterism.cli import main
-from asterism.storage.store import MARK_NAME
+from asterism.storage.store import MARK_NAME, Store
 from asterism.testing import Broker
 from tests.tidy.tree import ROOT
 
@@ -514,11 +514,16 @@ def test_the_doctor_looks_into_stores_that_nobody_has_open(line: Line, tmp_path:
         data = short.data_dir
     try:
         assert findings(line, "--data", data)["stores"]["what"] == "all 8 are whole"
-        shutil.rmtree(data / "stores" / "0003")
-        (data / "stores" / "0003").mkdir()
-        shutil.copy(data / "stores" / "0004" / MARK_NAME, data / "stores" / "0003")
+        lost = data / "stores" / "0003"
+        with Store(lost, number=3, count=8) as store:
+            store.put(b"\x01row", b"")
+            store.commit()
+        shutil.copy(lost / MARK_NAME, data)
+        shutil.rmtree(lost)
+        lost.mkdir()
+        shutil.copy(data / MARK_NAME, lost)
         found = findings(line, "--data", data, code=1)
-        assert "synced writes are missing" in found["store 3"]["what"]
+        assert "the store is missing" in found["store 3"]["what"]
         assert "--accept-loss" in found["store 3"]["to_do"]
         accepted = findings(line, "--data", data, "--accept-loss")
         assert accepted["store 3"]["state"] == "note"
@@ -536,6 +541,11 @@ def test_the_doctor_looks_into_the_stores_of_dedicated_topics(line: Line) -> Non
     try:
         assert findings(line, "--data", data)["stores"]["what"] == "all 9 are whole"
         (store,) = (data / "dedicated").glob("*/store")
+        named = (store.parent / "topic.json").read_text()
+        (store.parent / "topic.json").unlink()
+        found = findings(line, "--data", data)["stores"]
+        assert found["state"] == "note" and "'own'" in found["what"]
+        (store.parent / "topic.json").write_text(named)
         shutil.copy(store / MARK_NAME, data)
         shutil.rmtree(store)
         store.mkdir()
@@ -545,6 +555,7 @@ def test_the_doctor_looks_into_the_stores_of_dedicated_topics(line: Line) -> Non
         findings(line, "--data", data, "--accept-loss")
         assert findings(line, "--data", data)["stores"]["what"] == "all 9 are whole"
         (store.parent / "topic.json").unlink()
+        (store / "CURRENT").unlink()
         assert "topic.json" in findings(line, "--data", data, code=1)["stores"]["to_do"]
     finally:
         shutil.rmtree(data.parent)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -161,3 +162,64 @@ def test_a_dedicated_store_that_is_damaged_keeps_its_own_topic_away_and_no_other
         inbox = node.subscribe("own", "**", name="reader", timeout=SECONDS_MAX)
         (delivery,) = inbox.batch(1, timeout=SECONDS_MAX)
         assert delivery.payload == b"kept"
+
+
+# --- a folder as a power cut leaves it ------------------------------------------------------------
+
+
+def stopped_with_an_own_topic(topic: str) -> Path:
+    """The data folder of a broker that is stopped, with a message in a dedicated topic."""
+    with Broker(workers=2, keep=True) as first:
+        with asterism.connect_blocking(first.address) as node:
+            node.create_topic(topic, dedicated=True)
+            wait_until(lambda: process_of(node, topic))
+            node.publish(topic, b"kept", max_receivers=1, receipt=False)
+            node.publish("another", b"kept as well", max_receivers=1, receipt=False)
+        return first.data_dir
+
+
+@pytest.mark.parametrize("content", ["", None, '{"top'], ids=["empty", "missing", "torn"])
+def test_an_empty_topic_json_is_mended_from_its_store(content: str | None) -> None:
+    data = stopped_with_an_own_topic("own")
+    try:
+        (file,) = (data / "dedicated").glob("*/topic.json")
+        file.unlink()
+        if content is not None:
+            file.write_text(content)
+        with Broker(workers=2, config={"data_dir": str(data)}) as broker:
+            with asterism.connect_blocking(broker.address) as node:
+                assert take(node.subscribe("another", "**", name="reader"), 1) == {b"kept as well"}
+                assert take(node.subscribe("own", "**", name="reader"), 1) == {b"kept"}
+                assert process_of(node, "own")
+            assert folder_of(broker, "own") == [file.parent]
+    finally:
+        shutil.rmtree(data.parent)
+
+
+def test_a_dedicated_folder_that_cannot_be_told_takes_its_own_topic_alone_with_it() -> None:
+    data = stopped_with_an_own_topic("own")
+    try:
+        (file,) = (data / "dedicated").glob("*/topic.json")
+        file.write_text("")
+        current = file.parent / "store" / "CURRENT"
+        content = current.read_bytes()
+        current.unlink()
+        with Broker(workers=2, config={"data_dir": str(data)}) as broker:
+            with asterism.connect_blocking(broker.address) as node:
+                assert take(node.subscribe("another", "**", name="reader"), 1) == {b"kept as well"}
+                node.publish("new", b"1")
+                # It is not made anew: what it took would be void once its name is known.
+                with pytest.raises((TimeoutError, asterism.PeerError)):
+                    node.publish("own", b"lost", timeout=1)
+            assert str(file.parent) in broker.logs() and '{"topic": ' in broker.logs()
+            found = list(examine(None, str(data)))
+            assert any(each.state == "wrong" and str(file.parent) in each.what for each in found)
+        current.write_bytes(content)
+        file.write_text('{"topic": "own"}')
+        with (
+            Broker(workers=2, config={"data_dir": str(data)}) as broker,
+            asterism.connect_blocking(broker.address) as node,
+        ):
+            assert take(node.subscribe("own", "**", name="reader"), 1) == {b"kept"}
+    finally:
+        shutil.rmtree(data.parent)

@@ -358,16 +358,16 @@ async def test_a_client_whose_lane_is_cut_goes_on_through_the_front_end(node: No
 
 @with_a_client
 async def test_a_client_that_connects_anew_leaves_no_lanes_behind(node: Node, topic: str) -> None:
-    """Nor what it had: that fails over with them."""
+    """Nor does it leave what it holds."""
     await until_lanes(node, 1)
     inbox = await node.subscribe(topic, group="crew", credit=1)
     await node.publish(topic, b"job", expect="processed", max_receivers=1, receipt=False)
-    assert (await receive(inbox, 1))[0].attempt == 1
+    (held,) = await receive(inbox, 1)
     node._lose("this is a test")
     assert not node._lanes
-    (again,) = await receive(inbox, 1)
-    assert (again.payload, again.attempt) == (b"job", 2)
-    await again.processed(confirm=True)
+    await held.processed(confirm=True)
+    described = await node.describe(topic)
+    assert (described["held"], described["endpoints"], described["completed"]) == (0, 1, 1)
     await until_lanes(node, 1)
 
 
@@ -376,7 +376,7 @@ async def test_a_client_that_connects_anew_leaves_no_lanes_behind(node: Node, to
 HEAD = struct.Struct(">BBHIQHI")  # version, verb, worker, node, request, bytes of topic and of body
 HELLO, PING, GOODBYE, STATUS, LANE = 1, 2, 3, 8, 11
 PUBLISH, SUBSCRIBE, GRANT, DESCRIBE = 16, 18, 22, 31
-WELCOME, PONG, CLOSED, ELSEWHERE = 128, 129, 130, 132
+WELCOME, PONG, CLOSED, RESTARTED, ELSEWHERE = 128, 129, 130, 131, 132
 ACCEPTED, REPLY, REFUSE, DELIVER = 144, 145, 146, 147
 
 
@@ -566,6 +566,28 @@ def test_a_front_end_that_comes_back_ends_the_lanes_of_the_one_before(
     assert hand.hear().verb == REPLY
     broker.restart("frontend")
     assert lane.is_closed
+
+
+@with_a_client
+async def test_who_uses_a_topic_with_a_process_of_its_own_is_told_which_topic_restarted(
+    node: Node, broker: Broker
+) -> None:
+    own = new_topic(0)
+    await node.create_topic(own, dedicated=True)
+    await node.publish(own, b"", expect="processed", max_receivers=1)
+    (process,) = [
+        worker["dedicated"][own]["pid"]
+        for worker in (await node.status())["workers"]
+        if own in worker.get("dedicated", {})
+    ]
+    with Hand(broker.address) as hand:
+        hand.send(DESCRIBE, 2, own, [])
+        while (said := hand.hear()).verb == REFUSE:
+            hand.send(DESCRIBE, 2, own, [])
+        assert said.verb == REPLY
+        os.kill(process, signal.SIGKILL)
+        told = hand.hear()
+        assert (told.verb, told.topic, told.worker) == (RESTARTED, own, said.worker)
 
 
 def test_garbage_costs_a_client_its_lane_and_nothing_else(hand: Hand, topic: str) -> None:

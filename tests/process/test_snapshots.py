@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,79 @@ def test_a_finished_snapshot_is_never_written_over(broker: Broker, line: Line) -
             node.snapshot(folder.name)
         assert refused.value.code == "bad_request"
     assert line.json("verify", folder)["good"]
+
+
+NO_NAMES = [
+    "..",
+    ".",
+    "",
+    "a/..",
+    "../x",
+    "a/b",
+    ".hidden",
+    "a\0b",
+    "/asterism-x",
+    "x\n",
+    "x.tmp",
+]
+
+
+@pytest.mark.parametrize("name", NO_NAMES, ids=repr)
+def test_a_snapshot_is_a_folder_among_the_snapshots_and_nowhere_else(
+    name: str, broker: Broker, home: Path
+) -> None:
+    before = sorted(path.name for path in broker.data_dir.iterdir())
+    for named in (name, f"{home}/{name}"):
+        with asterism.connect_blocking(broker.address) as node:
+            with pytest.raises(asterism.PeerError, match="a snapshot is a folder in") as refused:
+                node.snapshot(named)
+            assert refused.value.code == "bad_request"
+    assert sorted(path.name for path in broker.data_dir.iterdir()) == before
+
+
+def lay_link(home: Path, to: Path) -> None:
+    """A snapshot that nobody waits for any more may make the folder once again."""
+    for _ in range(100):
+        shutil.rmtree(home, ignore_errors=True)
+        with suppress(FileExistsError):
+            home.symlink_to(to)
+            return
+    raise AssertionError(f"{home} comes back for ever")
+
+
+def test_snapshots_go_through_no_link(broker: Broker, home: Path, tmp_path: Path) -> None:
+    with asterism.connect_blocking(broker.address) as node:
+        lay_link(home, tmp_path)
+        try:
+            with pytest.raises(asterism.PeerError, match="is a link"):
+                node.snapshot("one")
+        finally:
+            home.unlink()
+        home.mkdir()
+        (home / "two").symlink_to(tmp_path)
+        with pytest.raises(asterism.PeerError, match="is a link"):
+            node.snapshot("two")
+    assert not list(tmp_path.glob("*/store-*")) and not list(tmp_path.glob("store-*"))
+
+
+def test_there_are_only_so_many_snapshots_and_the_refusal_says_how_to_delete_one() -> None:
+    with (
+        Broker(workers=1, config={"max_snapshots": 2, "stores": 1}) as small,
+        asterism.connect_blocking(small.address) as node,
+    ):
+        first = small.snapshot()
+        node.snapshot("never-finished")
+        for _ in range(2):
+            with pytest.raises(asterism.PeerError, match="asterism snapshot delete") as refused:
+                small.snapshot()
+            assert "max_snapshots" in refused.value.detail
+        assert len(list(first.parent.iterdir())) == 2
+        # Nobody takes it any more: it is cleared when its room is wanted.
+        abandoned = first.parent / "never-finished"
+        for path in (*abandoned.iterdir(), abandoned):
+            os.utime(path, (1, 1))
+        assert small.snapshot().exists()
+        assert not abandoned.exists() and first.exists()
 
 
 # --- listing, deleting, keeping -------------------------------------------------------------------

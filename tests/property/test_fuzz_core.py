@@ -72,6 +72,9 @@ incoming = st.tuples(
 )
 
 sequences = st.integers(0, 12)
+holdings = st.lists(st.tuples(sequences, st.integers(1, 3)), max_size=3).map(
+    lambda held: ((b"consumer",), tuple(one for one, _ in held), tuple(one for _, one in held))
+)
 # For each field what would do; what is not listed has no good value of its own.
 GOOD: dict[str, st.SearchStrategy[Any]] = {
     "node": st.sampled_from([b"consumer", b"stranger"]),
@@ -87,6 +90,7 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "group": st.none() | st.just("crew"),
     "durable": st.none() | st.booleans(),
     "credit": st.integers(1, 3),
+    "holding": st.none() | holdings,
     "count": st.integers(1, 3),
     "wait_ms": st.integers(0, 3),
     "waiting": st.integers(0, 3),

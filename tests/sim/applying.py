@@ -138,6 +138,11 @@ class Applying(Ledger):
     # --- subscribing ------------------------------------------------------------------------
 
     def subscribe(self, command: ask.Subscribe, body: dict[str, Any], now_ms: int) -> None:
+        there = self.endpoint(command.node, command.endpoint)
+        if there is not None:
+            if command.holding is None:
+                raise self.fail(f"endpoint {command.endpoint} is there, and was not refused")
+            self.suspend(there, now_ms)
         name = command.group if command.group is not None else command.name
         durable = name is not None and command.durable is not False
         told = body["receiver"]
@@ -158,6 +163,31 @@ class Applying(Ledger):
             self.move_deadlines()
         self.join_interests(receiver, kept)
         endpoint.credit += command.credit
+        self.come_back(endpoint, command, body, now_ms)
+
+    def come_back(
+        self, endpoint: Endpoint, command: ask.Subscribe, body: dict[str, Any], now_ms: int
+    ) -> None:
+        """An endpoint has again what it says that it holds; the rest never reached it."""
+        nodes, named = [command.node], None
+        if command.holding is not None:
+            sessions, sequences, attempts = command.holding
+            named = dict(zip(sequences, attempts, strict=True))
+            nodes = [session + command.node[len(session) :] for session in sessions]
+        for node in dict.fromkeys(nodes):
+            for out in self.kept_for(node, command.endpoint):
+                receiver, sequence = out.receiver, out.message.sequence
+                if receiver.durable and receiver is not endpoint.receiver:
+                    continue
+                fate = out.message.fate(receiver)
+                if named is None or named.get(sequence) == fate.attempts:
+                    self.take_back(out, endpoint, now_ms)
+                else:
+                    self.unreachable(out, now_ms)
+        mine = {key for key, out in endpoint.receiver.held.items() if out.endpoint is endpoint}
+        lost = [sequence for sequence in named or () if sequence not in mine]
+        if list(body.get("lost", [])) != lost:
+            raise self.fail(f"{lost} are not {command.node!r}'s, and it was told {body}")
 
     def create_receiver(
         self, command: ask.CreateReceiver, body: dict[str, Any], now_ms: int
@@ -189,7 +219,21 @@ class Applying(Ledger):
             for endpoint in list(receiver.endpoints.values()):
                 if endpoint.node == command.node:
                     self.detach(endpoint, now_ms)
-        for key in [key for key in self.orders if key[0] == command.node]:
+        for out in self.kept_for(command.node):
+            self.unreachable(out, now_ms)
+        self.forget_orders(command.node)
+
+    def suspend_node(self, command: ask.Suspend, body: dict[str, Any], now_ms: int) -> None:
+        for receiver in list(self.receivers.values()):
+            for endpoint in list(receiver.endpoints.values()):
+                if endpoint.node == command.node and self.grace_ms:
+                    self.suspend(endpoint, now_ms)
+                elif endpoint.node == command.node:
+                    self.detach(endpoint, now_ms)
+        self.forget_orders(command.node)
+
+    def forget_orders(self, node: bytes) -> None:
+        for key in [key for key in self.orders if key[0] == node]:
             del self.orders[key]
 
     def grant(self, command: ask.Grant, body: dict[str, Any], now_ms: int) -> None:
@@ -288,6 +332,8 @@ class Applying(Ledger):
 
     def climb(self, out: Out, now_ms: int) -> None:
         out.status = "received"
+        if out.absent is not None:
+            return  # the grace goes on
         out.started_ms = now_ms
         out.extended = False
         out.deadline_ms = now_ms + self.timeout_ms(out.receiver, "received")
@@ -330,7 +376,13 @@ class Applying(Ledger):
     ) -> str | None:
         fate = message.shared
         if fate.standing is Standing.OUT:
-            return "not_yours"
+            ((holder, out),) = message.outs()
+            if out.absent is None or holder.exists:
+                return "not_yours"
+            if status is Status.PROCESSED:  # nobody has it but one whose receiver is no more
+                self.back(out)
+                self.done(message, receiver, now_ms)
+            return None
         if message.state is State.PARKED:
             return None
         if fate.holder is None or (fate.holder.exists and fate.holder is not receiver):
@@ -543,6 +595,7 @@ _FOLLOW: dict[type, _Follow] = {
     ask.SetInterests: Applying.replace_interests,
     ask.Unsubscribe: Applying.unsubscribe,
     ask.Detach: Applying.detach_node,
+    ask.Suspend: Applying.suspend_node,
     ask.Grant: Applying.grant,
     ask.Pull: Applying.pull,
     ask.CancelWait: Applying.cancel_wait,

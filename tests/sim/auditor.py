@@ -42,15 +42,18 @@ class Step:
 class Auditor:
     """Holds what the broker does against what it promises."""
 
-    def __init__(self, defaults: TopicSettings, was_counted: WasCounted) -> None:
+    def __init__(self, defaults: TopicSettings, was_counted: WasCounted, grace_ms: int) -> None:
         self.defaults = defaults
+        self.grace_ms = grace_ms
         self.was_counted = was_counted
         self.stamps = itertools.count(1)
         self.topics: dict[str, Checking] = {}
 
     def topic(self, name: str) -> Checking:
         if name not in self.topics:
-            self.topics[name] = Checking(name, self.defaults, self.stamps, self.was_counted)
+            topic = Checking(name, self.defaults, self.stamps, self.was_counted)
+            topic.grace_ms = self.grace_ms
+            self.topics[name] = topic
         return self.topics[name]
 
     # --- turns --------------------------------------------------------------------------------

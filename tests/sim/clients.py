@@ -5,6 +5,7 @@ from random import Random
 from typing import Any, Protocol
 
 from asterism import commands as ask
+from asterism import limits
 from asterism.effects import Accepted, Deliver, EndpointGone, Refusal, Refuse, Reply, Resolved
 from asterism.message import Status, decode_header
 from tests.sim import chance
@@ -198,6 +199,9 @@ class Seat:
         self.asking: int | None = None
         self.pull: int | None = None
         self.held: dict[int, tuple[int, str]] = {}  # sequence -> attempt, step
+        self.kept: dict[int, int] = {}  # sequence -> attempt: held when the endpoint was lost
+        self.named: dict[int, int] = {}  # of those, what it said that it holds
+        self.nodes: list[bytes] = []  # as which it may have been given them
         self.past: list[tuple[int, int]] = []
         self.to_grant = 0
         self.window_open = False
@@ -206,9 +210,18 @@ class Seat:
         self.subscribed = "no"
         self.asking = self.pull = None
         self.past += [(sequence, attempt) for sequence, (attempt, _) in self.held.items()]
+        self.kept |= {sequence: attempt for sequence, (attempt, _) in self.held.items()}
         self.held.clear()
         self.to_grant = 0
         self.window_open = False
+
+    def came_back(self, node: bytes, lost: list[int]) -> None:
+        """What it named is its own again, but for these."""
+        self.nodes = [node]
+        for sequence, attempt in self.named.items():
+            if sequence not in lost:
+                self.held.setdefault(sequence, (attempt, "sent"))
+        self.kept, self.named = {}, {}
 
 
 class Consumer(Client):
@@ -248,6 +261,8 @@ class Consumer(Client):
             seat.asking = None
             seat.subscribed = "yes" if isinstance(effect, Reply) else "no"
             self.confused |= isinstance(effect, Refuse)
+            if isinstance(effect, Reply):
+                seat.came_back(effect.node, effect.body.get("lost", []))
         elif effect.request == seat.pull:
             seat.pull = None
             if isinstance(effect, Refuse) and effect.code == "no_such_receiver":
@@ -281,12 +296,32 @@ class Consumer(Client):
         if not world.healthy and world.rng.random() < 0.1:
             fields["sent_timeout_ms"] = world.rng.choice((100, 700))
         credit = 0 if seat.pulls else world.rng.randint(0, 6)
+        if seat.nodes:
+            credit = self.say_holding(seat, credit, fields)
+        seat.nodes = [*seat.nodes, self.node][-limits.HOLDING_SESSIONS_MAX :]
         seat.asking = world.request()
         seat.subscribed = "asked"
         command = ask.Subscribe(
             self.node, seat.asking, seat.number, seat.interests, credit=credit, **fields
         )
         self.send(seat.topic, command)
+
+    def say_holding(self, seat: Seat, credit: int, fields: dict[str, Any]) -> int:
+        """Says what it holds, or a part of it, or nothing; the credit that it may ask for then.
+
+        Which of several take credit, where there is not enough for all, is the broker's choice.
+        """
+        world, roll = self.world, self.world.rng.random()
+        if roll < 0.15 and not world.healthy:
+            seat.named = {}
+            return 0  # it is taken to hold all
+        seat.named = dict(seat.kept)
+        if roll < 0.3 and not world.healthy:
+            some = world.rng.sample(sorted(seat.kept), world.rng.randint(0, len(seat.kept)))
+            seat.named = {sequence: seat.kept[sequence] for sequence in some}
+        nodes = tuple(dict.fromkeys(seat.nodes))
+        fields["holding"] = (nodes, tuple(seat.named), tuple(seat.named.values()))
+        return credit + len(seat.named) if credit else 0
 
     def report(self, seat: Seat, status: Status, sequences: list[tuple[int, int]]) -> None:
         numbers = tuple(sequence for sequence, _ in sequences)

@@ -6,6 +6,7 @@ it follows the broker's choices and knows which of them are allowed.
 
 from collections.abc import Callable, Iterator
 
+from asterism.actors.receivers import unnamed
 from asterism.message import NEVER_MS
 from asterism.settings import DropOld, TopicSettings
 from tests.sim.model import (
@@ -54,6 +55,8 @@ class Ledger:
         self.last_sequence = 0
         self.block_epoch = 1  # another one whenever it begins or ceases to block
         self.step = 0
+        self.grace_ms = 0  # for which what was out with a node that is away is kept for it
+        self.stand_ins: list[Receiver] = []  # that have it where its receiver is no more
         self.pulls_over: dict[tuple[bytes, int], int] = {}  # to be answered in this step
 
     # --- views ------------------------------------------------------------------------------
@@ -69,7 +72,7 @@ class Ledger:
         return any(r.endpoints and r.wants(subjects) for r in self.receivers.values())
 
     def everybody(self) -> list[Receiver]:
-        return [self.work, *self.receivers.values()]
+        return [self.work, *self.receivers.values(), *self.stand_ins]
 
     def out(self) -> list[Out]:
         return [out for receiver in self.everybody() for out in receiver.held.values()]
@@ -399,6 +402,51 @@ class Ledger:
         if not receiver.durable:
             self.remove(receiver, now_ms)
 
+    def suspend(self, endpoint: Endpoint, now_ms: int) -> None:
+        """An endpoint ends, and may come back to what it held."""
+        receiver = endpoint.receiver
+        for out in [out for out in receiver.held.values() if out.endpoint is endpoint]:
+            if out.message.kind.single or (out.message.kind is Kind.LOG and receiver.durable):
+                self.keep(out, receiver.name, now_ms)
+        self.detach(endpoint, now_ms)
+
+    def keep(self, out: Out, name: str, now_ms: int) -> None:
+        """Nobody but the endpoint that has it gets it before the grace is over."""
+        if out.endpoint is not None:
+            out.absent = (out.endpoint.node, out.endpoint.number)
+        out.endpoint = None
+        out.extended = True
+        out.deadline_ms = now_ms + self.grace_ms
+        if not out.receiver.durable and out.receiver.exists:
+            stand_in = Receiver(name, False, 0, exists=False)
+            self.stand_ins.append(stand_in)
+            self.move(out, stand_in)
+
+    def move(self, out: Out, receiver: Receiver) -> None:
+        del out.receiver.held[out.message.sequence]
+        receiver.held[out.message.sequence] = out
+        out.receiver = receiver
+        out.message.fate(receiver).holder = receiver
+
+    def kept_for(self, node: bytes, endpoint: int | None = None) -> list[Out]:
+        return [
+            out
+            for out in self.out()
+            if out.absent is not None
+            and out.absent[0] == node
+            and endpoint in (None, out.absent[1])
+        ]
+
+    def take_back(self, out: Out, endpoint: Endpoint, now_ms: int) -> None:
+        """What was kept for an endpoint is out with it again."""
+        if out.receiver is not endpoint.receiver:
+            self.move(out, endpoint.receiver)
+        out.endpoint, out.absent, out.extended = endpoint, None, False
+        out.started_ms = now_ms
+        out.deadline_ms = now_ms + self.timeout_ms(out.receiver, out.status)
+        out.returns_credit = endpoint.credit > 0
+        endpoint.credit -= out.returns_credit
+
     def remove(self, receiver: Receiver, now_ms: int) -> None:
         """A receiver ends with all that was its own."""
         for out in list(receiver.held.values()):
@@ -452,10 +500,23 @@ class Ledger:
         for message in self.live.values():
             for fate in [message.shared, *message.fates.values()]:
                 fate.pause_may_end = True
+        for out in [out for stand_in in self.stand_ins for out in stand_in.held.values()]:
+            self.keep(out, "", now_ms)
         for receiver in list(self.receivers.values()):
             for out in list(receiver.held.values()):
-                self.back(out)
+                if self.grace_ms and (receiver.durable or out.message.kind is Kind.POOL):
+                    self.keep(out, _name_of_gone(out), now_ms)
+                else:
+                    self.back(out)
             receiver.endpoints.clear()
             if not receiver.durable:
                 self.remove(receiver, now_ms)
         assert not self.expected
+
+
+def _name_of_gone(out: Out) -> str:
+    """Of a receiver that lived with its connection nothing is kept but who was on it."""
+    assert out.endpoint is not None or out.absent is not None
+    if out.endpoint is None:
+        return out.receiver.name
+    return unnamed(out.endpoint.node, out.endpoint.number)

@@ -5,9 +5,9 @@ from collections import Counter
 from asterism.rows import Rows
 from asterism.storage.keys import STORE_TOPIC, TopicKeys, after
 
-# Of a topic without messages: its counters, its settings, its receivers and how far they are. What
-# a receiver did out of order goes when its floor next moves.
-EXPLAINED = frozenset("csrfx")
+# Of a topic without messages: its counters, its reserve of sequences, its settings, its receivers
+# and how far they are. What a receiver did out of order goes when its floor next moves.
+EXPLAINED = frozenset("cnsrfx")
 
 
 def leftovers(rows: Rows, topics: list[str]) -> dict[str, dict[str, int]]:

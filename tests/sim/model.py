@@ -185,6 +185,7 @@ class Out:
     step: int = 0  # in which it went out
     extended: bool = False
     returns_credit: bool = True
+    absent: tuple[bytes, int] | None = None  # kept for this node and endpoint, which is away
 
 
 @dataclass(eq=False)

@@ -25,11 +25,12 @@ class Network:
     def __init__(self) -> None:
         self._made = 0
         self.connections: dict[bytes, Connection] = {}
-        self.lost_nodes: deque[bytes] = deque()  # the worker has yet to notice
+        self.lost_nodes: deque[bytes] = deque()  # the worker has yet to hear that they are over
+        self.suspended: set[bytes] = set()  # and of these it has heard that they may come back
 
     def connect(self, who: str) -> Connection:
         self._made += 1
-        connection = Connection(f"{who}-{self._made}".encode())
+        connection = Connection(f"{who}-{self._made:05}".encode())
         self.connections[connection.node] = connection
         return connection
 

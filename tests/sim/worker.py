@@ -6,7 +6,7 @@ from typing import Any
 
 from asterism.actors.shard import Shard, TopicEffect
 from asterism.actors.topic import TopicActor
-from asterism.commands import ForwardSettled
+from asterism.commands import ForwardSettled, Suspend
 from asterism.effects import Effect, Forward
 from asterism.settings import TopicSettings
 from asterism.storage.records import unpack
@@ -29,9 +29,9 @@ class Killed(Enum):
 class WatchedShard(Shard):
     """A shard that lets on what each command caused, dead letters included."""
 
-    def __init__(self, store: Store, defaults: TopicSettings) -> None:
+    def __init__(self, store: Store, defaults: TopicSettings, grace_ms: int) -> None:
         self._carried: list[Forwarded] = []
-        super().__init__(store, defaults)
+        super().__init__(store, defaults, grace_ms=grace_ms)
 
     def caused(self, since: int) -> list[TopicEffect]:
         return self._effects[since:]
@@ -72,19 +72,21 @@ class WatchedShard(Shard):
 class Worker:
     """One shard and its store."""
 
-    def __init__(self, folder: Path, defaults: TopicSettings) -> None:
+    def __init__(self, folder: Path, defaults: TopicSettings, grace_ms: int) -> None:
         self._folder = folder
         self._defaults = defaults
+        self._grace_ms = grace_ms
         self._budget = Budget()
         self.kills = 0
         self.start()
 
     def start(self) -> None:
         self.store = Store(self._folder, budget=self._budget)
-        self.shard = WatchedShard(self.store, self._defaults)
+        self.shard = WatchedShard(self.store, self._defaults, self._grace_ms)
 
-    def settle_in(self) -> None:
-        """The end of a start: what recovery tidied up is written."""
+    def settle_in(self, now_ms: int) -> None:
+        """The end of a start: what recovery tidied up is written, and clients may come back."""
+        self.shard.begin_grace(now_ms)
         self.shard.end_turn()
         self.store.commit()
 
@@ -95,6 +97,8 @@ class Worker:
         ticked = shard.due_by(now_ms) if command is None else []
         if command is None:
             shard.tick(now_ms)
+        elif isinstance(command, Suspend):
+            shard.suspend(command.node, now_ms)
         elif topic is None:
             shard.detach(command.node, now_ms)
         else:

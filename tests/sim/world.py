@@ -44,8 +44,9 @@ class World:
         memory = Path("/dev/shm")
         place = memory if memory.is_dir() else None
         self.folder = Path(tempfile.mkdtemp(prefix="asterism-sim-", dir=place))
-        self.worker = Worker(self.folder / "store", defaults)
-        self.auditor = Auditor(defaults, self.worker.was_counted)
+        self.grace_ms = self.rng.choice((0, 500, 5_000))
+        self.worker = Worker(self.folder / "store", defaults, self.grace_ms)
+        self.auditor = Auditor(defaults, self.worker.was_counted, self.grace_ms)
         self.topics = ["alpha", "beta", "gamma"][: self.rng.randint(1, 3)]
         self.crashes = self.rng.choice((0.0, 0.03, 0.1))
         self.breaks = self.rng.choice((0.0, 0.02, 0.06))
@@ -140,7 +141,15 @@ class World:
         rng, network = self.rng, self.network
         items: list[tuple[str | None, Any]] = []
         if network.lost_nodes and rng.random() < 0.5:
-            items.append((None, ask.Detach(network.lost_nodes.popleft(), 0)))
+            node = network.lost_nodes.popleft()
+            if node not in network.suspended and rng.random() < 0.5:
+                # A lane is lost, or the front-end is another: it is over later, or never is.
+                network.suspended.add(node)
+                if rng.random() < 0.7:
+                    network.lost_nodes.append(node)
+                items.append((None, ask.Suspend(node, 0)))
+            else:
+                items.append((None, ask.Detach(node, 0)))
         for _ in range(rng.randint(0, 6)):
             busy = network.busy()
             if busy:
@@ -220,9 +229,10 @@ class World:
             self.say("! and again before its start is over")
             self.worker.kill()
             self.worker.start()
-        self.worker.settle_in()
+        self.worker.settle_in(self.now_ms)
         self.auditor.crash(self.now_ms)
-        self.network.lost_nodes.clear()
+        if rng.random() < 0.5:  # the front-end is another, and does not know who was lost
+            self.network.lost_nodes.clear()
         for connection in list(self.network.connections.values()):
             if rng.random() < 0.5:
                 connection.to_worker.clear()

@@ -48,12 +48,19 @@ def header(subject: str | tuple[str, ...] = "a/b", **fields: Any) -> Header:
 class CoreBroker:
     """One shard over rows; ``restart`` loses the memory and keeps the rows."""
 
-    def __init__(self, rows: Rows | None = None, topic: str = "orders", **settings: Any) -> None:
+    def __init__(
+        self,
+        rows: Rows | None = None,
+        topic: str = "orders",
+        grace_ms: int = 0,
+        **settings: Any,
+    ) -> None:
         self.rows: Rows = MemoryRows() if rows is None else rows
         self.defaults = TopicSettings(**settings)
         self.topic = topic
         self.now_ms = START_MS
-        self.shard = Shard(self.rows, self.defaults)
+        self.grace_ms = grace_ms
+        self.shard = Shard(self.rows, self.defaults, grace_ms=grace_ms)
         self.effects: list[Effect] = []
         self.inbox: dict[tuple[bytes, int], list[Delivered]] = defaultdict(list)
         self.receipts: dict[int, Resolved] = {}
@@ -68,7 +75,9 @@ class CoreBroker:
 
     def restart(self) -> None:
         """The worker was killed between two turns and comes back."""
-        self.shard = Shard(self.rows, self.defaults)
+        self.shard = Shard(self.rows, self.defaults, grace_ms=self.grace_ms)
+        self.end_turn()
+        self.shard.begin_grace(self.now_ms)
         self.end_turn()
 
     def end_turn(self) -> list[Effect]:
@@ -245,6 +254,11 @@ class CoreBroker:
     def detach(self, node: bytes = b"consumer") -> None:
         """The connection of a node is lost."""
         self.shard.detach(node, self.now_ms)
+        self.end_turn()
+
+    def suspend(self, node: bytes = b"consumer") -> None:
+        """The connection of a node is lost, and may come back."""
+        self.shard.suspend(node, self.now_ms)
         self.end_turn()
 
     def unsubscribe(self, node: bytes = b"consumer", endpoint: int = 1) -> None:

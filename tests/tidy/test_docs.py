@@ -24,6 +24,8 @@ LONG = (
     "bin/up",
     ".ci/run",
     "python -m tests.sim",
+    "python -m tests.fault.image_cuts",
+    "python -m tests.fault.hostile",
     "asterism up",
     "asterism bench",
     *(f"asterism spark {job}" for job in ("report", "export", "replay", "audit", "sql")),

@@ -228,7 +228,6 @@ def test_without_auto_create_a_topic_must_exist() -> None:
     ("bound", "act"),
     [
         ("ENDPOINTS_MAX", lambda b: b.subscribe(b"one too many")),
-        ("DURABLE_RECEIVERS_MAX", lambda b: b.create_receiver("one too many", "a")),
         ("PULLS_MAX", lambda b: tell(b, ask.Order, 1_000)),
         ("MEMORY_MESSAGES_MAX", lambda b: b.publish(mode="push")),
         ("MEMORY_MESSAGES_MAX", lambda b: b.publish(mode="online")),

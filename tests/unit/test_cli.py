@@ -5,6 +5,7 @@ import logging
 import sysconfig
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -419,3 +420,11 @@ def test_the_doctor_notes_a_python_that_was_built_without_optimisation(
     python = next(each for each in doctor.examine(None, None) if each.about == "Python")
     assert python.state == (doctor.GOOD if optimised else doctor.NOTE)
     assert bool(python.to_do) is not optimised
+
+
+def test_status_names_the_stores_that_are_away() -> None:
+    processes: dict[str, dict[str, Any]] = {
+        "frontend": {"pid": 1},
+        "worker-0": {"stores": {"0": "open", "2": "store 2 cannot be used now: it is damaged"}},
+    }
+    assert status.stores_away(processes) == ["worker-0: store 2 cannot be used now: it is damaged"]

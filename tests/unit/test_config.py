@@ -1,5 +1,6 @@
 """The configuration: what a file and the environment may say, and how a mistake in them is told."""
 
+import socket
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,21 @@ stores = 16
 workers = 4
 sync = "20ms"
 auto_create = false
+max_topics = 5
+max_dedicated = 8
+max_receivers_per_topic = 6
+max_producers_per_topic = 7
 listen = "tcp://0.0.0.0:7701"
 insecure = true
 heartbeat = 0.5
+restart_grace = 1.5
+hello_timeout = 1.5
+max_connections = 100
 lanes = false
 alert = false
 log_level = "debug"
+min_free = 0
+max_snapshots = 5
 
 [topic]
 blocking = true
@@ -61,12 +71,21 @@ WHOLE_CONFIG = Config(
     workers=4,
     sync="20ms",
     auto_create=False,
+    max_topics=5,
+    max_dedicated=8,
+    max_receivers_per_topic=6,
+    max_producers_per_topic=7,
     listen="tcp://0.0.0.0:7701",
     insecure=True,
     heartbeat=0.5,
+    restart_grace=1.5,
+    hello_timeout=1.5,
+    max_connections=100,
     lanes=False,
     alert=False,
     log_level="debug",
+    min_free=0,
+    max_snapshots=5,
     topic=TopicSettings(
         blocking=True,
         overflow=DropOld(1_000),
@@ -113,12 +132,21 @@ def test_the_environment_may_set_every_key() -> None:
         "ASTERISM_WORKERS": "4",
         "ASTERISM_SYNC": "20ms",
         "ASTERISM_AUTO_CREATE": "false",
+        "ASTERISM_MAX_TOPICS": "5",
+        "ASTERISM_MAX_DEDICATED": "8",
+        "ASTERISM_MAX_RECEIVERS_PER_TOPIC": "6",
+        "ASTERISM_MAX_PRODUCERS_PER_TOPIC": "7",
         "ASTERISM_LISTEN": "tcp://0.0.0.0:7701",
         "ASTERISM_INSECURE": "true",
         "ASTERISM_HEARTBEAT": "0.5",
+        "ASTERISM_RESTART_GRACE": "1.5",
+        "ASTERISM_HELLO_TIMEOUT": "1.5",
+        "ASTERISM_MAX_CONNECTIONS": "100",
         "ASTERISM_LANES": "false",
         "ASTERISM_ALERT": "false",
         "ASTERISM_LOG_LEVEL": "debug",
+        "ASTERISM_MIN_FREE": "0",
+        "ASTERISM_MAX_SNAPSHOTS": "5",
         "ASTERISM_TOPIC__BLOCKING": "true",
         "ASTERISM_TOPIC__OVERFLOW__SIZE": "1000",
         "ASTERISM_TOPIC__OVERFLOW__POLICY": "drop_old",
@@ -448,7 +476,93 @@ def test_only_this_machine_may_connect_unless_it_is_said_otherwise(listen: str) 
     assert Config(listen=listen, insecure=True).listen == listen
 
 
-@pytest.mark.parametrize("listen", ["127.0.0.1:7700", "tcp://127.0.0.1", "tcp://127.0.0.1:65536"])
+def test_a_broker_may_listen_on_paths_and_on_several_addresses() -> None:
+    config = Config(listen="ipc:///run/a.sock, tcp://127.0.0.1:7700,tcp://[::1]:0")
+    assert [address.text for address in config.addresses] == [
+        *("ipc:///run/a.sock", "tcp://127.0.0.1:7700", "tcp://[::1]:0")
+    ]
+    assert [(address.path, address.port) for address in config.addresses] == [
+        *(("/run/a.sock", 0), ("", 7_700), ("", 0))
+    ]
+    with pytest.raises(ConfigError, match=r"listen is tcp://\*:1: others"):
+        Config(listen="ipc:///run/a.sock,tcp://*:1")
+
+
+@pytest.mark.parametrize(
+    "listen",
+    [
+        *("127.0.0.1:7700", "tcp://127.0.0.1", "tcp://127.0.0.1:65536", "ipc://", "ipc://a.sock"),
+        *("ipc:///run/" + "a" * 100, "/run/a.sock", "tcp://127.0.0.1:1,", "ipc:///a\0b"),
+    ],
+)
 def test_an_address_that_is_none_is_refused(listen: str) -> None:
     with pytest.raises(ConfigError, match="tcp://"):
         Config(listen=listen)
+
+
+# --- who can connect ------------------------------------------------------------------------------
+
+
+def resolving(monkeypatch: pytest.MonkeyPatch, **names: list[str]) -> None:
+    """Has these names resolve to these addresses; others to none, as without a network."""
+    resolve = socket.getaddrinfo
+
+    def found(host: str, *args: Any, **kwargs: Any) -> Any:
+        known = names.get(host.replace(".", "_").replace("-", "_"))
+        if known is None:
+            return resolve(host, *args, **{**kwargs, "flags": socket.AI_NUMERICHOST})
+        return [each for address in known for each in resolve(address, *args, **kwargs)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+
+
+@pytest.mark.parametrize(
+    "listen",
+    [
+        *("tcp://127.0.0.1:0", "tcp://127.1.2.3:0", "tcp://[::1]:0", "tcp://localhost:0"),
+        *("tcp://127.1:0", "tcp://2130706433:0", "tcp://[::ffff:127.0.0.1]:0", "tcp://here:0"),
+    ],
+)
+def test_an_address_of_this_machine_alone_is_one(
+    listen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolving(monkeypatch, here=["127.0.0.1", "::1"])
+    assert Config(listen=listen).listen == listen
+
+
+@pytest.mark.parametrize(
+    "listen",
+    [
+        *("tcp://127.attacker.example:0", "tcp://localhost.attacker.example:0", "tcp://*:0"),
+        *("tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://0:0", "tcp://eth0:0", "tcp://lo:0"),
+        *("tcp://both:0", "tcp://10.0.0.1:0", "tcp://unknown:0", "tcp://[::ffff:10.0.0.1]:0"),
+    ],
+)
+def test_an_address_that_only_looks_like_one_of_this_machine_is_refused(
+    listen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolving(
+        monkeypatch,
+        both=["127.0.0.1", "192.0.2.1"],
+        **{"127_attacker_example": ["192.0.2.1"], "localhost_attacker_example": ["192.0.2.1"]},
+    )
+    with pytest.raises(ConfigError, match="insecure = true"):
+        Config(listen=listen)
+
+
+def test_a_path_never_leaves_the_machine() -> None:
+    (address,) = Config(listen="ipc:///run/x.sock").endpoints()
+    assert address.path == "/run/x.sock"
+
+
+def test_what_is_bound_is_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolving(monkeypatch, here=["127.0.0.2"], six=["::1"])
+    config = Config(listen="tcp://here:7700, tcp://six:7700")
+    assert [address.text for address in config.endpoints()] == [
+        "tcp://127.0.0.2:7700",
+        "tcp://[::1]:7700",
+    ]
+    config = Config(listen="tcp://here:7700")
+    resolving(monkeypatch, here=["192.0.2.1"])
+    with pytest.raises(ConfigError, match="insecure = true"):  # it is another's by now
+        config.endpoints()

@@ -543,3 +543,46 @@ def test_a_worker_sleeps_between_large_things(
 
 def test_a_worker_that_is_told_to_sleeps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(slept_at(world, monkeypatch, [1, 1.000_1, 1.000_2, 1.000_3])) == 4
+
+
+# --- clients that send much ----------------------------------------------------------------------
+
+
+def test_many_parts_of_one_lane_come_in_slices_with_others_in_between(world: World) -> None:
+    many = [wire.pack_part(Verb.PING, number) for number in range(2 * lanes_host.SLICE_PARTS + 1)]
+    world.open().sendall(b"".join(many))
+    world.lanes.wait(int(WAIT_S * 1_000))
+    world.open(OTHER).sendall(PING)
+    got: list[tuple[bytes, list[bytes]]] = []
+    world.lanes.wait(0)
+    while sum(len(parts) for _, parts in got) <= len(many):
+        got += world.read() or world.look()
+    assert max(len(parts) for _, parts in got) == lanes_host.SLICE_PARTS
+    assert [part for session, parts in got if session == SESSION for part in parts] == many
+    assert (OTHER, [PING]) in got[:-1]
+
+
+def test_parts_that_are_put_back_come_again_ahead_of_what_follows(world: World) -> None:
+    client = world.open()
+    first, second = wire.pack_part(Verb.PING, 1), wire.pack_part(Verb.PING, 2)
+    client.sendall(first + second)
+    world.lanes.wait(int(WAIT_S * 1_000))
+    for session, data, parts in world.lanes.read():
+        world.lanes.put_back(session, data, parts[1:])
+        break
+    client.sendall(PING)
+    assert world.look() == [(SESSION, [second])]
+    assert world.turn() == [(SESSION, [PING])]
+
+
+def test_a_client_that_takes_nothing_is_not_read_past_its_bound(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes_host, "OUTBOX_BYTES_MAX", 1_000)
+    client = world.open()
+    fill(world)
+    client.sendall(PING)
+    assert world.look() == []
+    while not (read := world.look()):
+        taken(client)
+    assert read == [(SESSION, [PING])]

@@ -213,6 +213,41 @@ def test_what_the_front_end_took_behind_a_restart_is_not_asked_twice() -> None:
     assert len(client.flush()) == 2
 
 
+def test_a_subscription_that_the_front_end_took_behind_a_restart_is_not_made_twice() -> None:
+    """The second would fail over what the first was given meanwhile, and is being worked on."""
+    client = Client()
+    client.open()
+    held = client.subscribe()
+    client.told(Verb.RESTARTED, 0, worker=0)
+    (sent,) = client.flush()
+    client.refuse(sent, "busy", "the worker is away")
+    client.now_ms += 60_000
+    client.session.tick(client.now_ms)
+    (again,) = [sent for sent in client.flush() if sent.verb is Verb.SUBSCRIBE]
+    client.told(Verb.RESTARTED, 2, worker=0)  # said before the front-end took the second
+    assert client.flush() == []
+    client.joined(again)
+    assert held.is_ready
+    client.flush()
+    client.told(Verb.RESTARTED, 10, worker=0)
+    assert [sent.verb for sent in client.flush()] == [Verb.SUBSCRIBE]
+
+
+def test_what_a_process_of_its_own_never_answered_is_asked_again_when_that_restarts() -> None:
+    """The topic was its worker's before: only the topic that is told says whose restart it is."""
+    client = Client()
+    client.open()
+    client.subscribe()
+    client.flush()
+    client.told(Verb.RESTARTED, 2, worker=0)  # the topic gets a process of its own
+    (sent,) = client.flush()
+    client.told(Verb.RESTARTED, 3, worker=40_000)  # of another topic
+    assert client.flush() == []
+    client.told(Verb.RESTARTED, 3, worker=40_000, topic="t")
+    (again,) = client.flush()
+    assert (again.verb, again.request) == (Verb.SUBSCRIBE, sent.request)
+
+
 def test_a_request_that_fills_a_frame_is_refused_before_it_is_sent() -> None:
     client = Client()
     client.open()
@@ -546,6 +581,26 @@ def test_a_producer_that_is_not_known_any_more_begins_anew(client: Client) -> No
     assert [ticket.results for ticket in tickets] == [[1], [2]]
 
 
+def test_what_comes_through_ahead_of_the_first_is_sent_again_behind_it(client: Client) -> None:
+    """The worker came back in between: to the first it was away, of the second it knew nothing."""
+    tickets = [client.publish(b"1")]
+    client.flush()
+    tickets.append(client.publish(b"2"))
+    client.flush()
+    again = client.reconnect()
+    assert [payloads(sent) for sent in again] == [[b"1"], [b"2"]]
+    client.refuse(again[0], "busy", "the topic's worker is away or behind", 50)
+    client.refuse(again[1], "wrong_state", "this producer is not known here: begin a new one at 1")
+    client.now_ms += 1_000
+    client.session.tick(client.now_ms)
+    last = [sent for sent in client.flush() if sent.verb is Verb.PUBLISH]
+    assert [(payloads(sent), sent.body[2]) for sent in last] == [([b"1"], 1), ([b"2"], 2)]
+    assert last[0].body[1] == again[0].body[1], "under the same id: it may be stored already"
+    for sent in last:
+        client.accept(sent)
+    assert [ticket.first_error() for ticket in tickets] == [None, None]
+
+
 def test_what_may_have_been_stored_under_a_forgotten_producer_is_reported(client: Client) -> None:
     unsure = client.publish(b"1")
     client.flush()
@@ -639,6 +694,7 @@ def test_what_may_have_been_stored_for_a_producer_of_the_callers_is_not_taken_fo
     client.publish(b"2")
     (sent,) = client.flush()
     assert numbering(sent) == (b"p" * 16, 2)
+    assert sent.body[3] == 0, "the first was not answered, so it does not count as settled"
 
 
 def test_a_producer_of_the_callers_whose_numbers_are_missing_there_ends_with_an_error(
@@ -717,8 +773,7 @@ def test_an_order_that_was_cancelled_is_not_asked_again_behind_that(client: Clie
 def test_a_restarted_worker_gets_its_subscriptions_again(client: Client) -> None:
     held = client.subscribe(credit=10)
     client.told(Verb.RESTARTED, None, worker=0)
-    off, on = client.flush()
-    assert (off.verb, off.request, off.body) == (Verb.UNSUBSCRIBE, 0, (held.endpoint,))
+    (on,) = client.flush()
     assert on.verb is Verb.SUBSCRIBE
     client.joined(on)
     (grant,) = client.flush()
@@ -870,9 +925,9 @@ def test_a_claim_that_is_refused_has_everything_go_through_the_front_end_again(
     (claim,) = near.flush()
     ((second,),) = near.by_lanes().values()
     assert near.refuse(claim, "wrong_state") == [happened.LaneOver(0)]
-    off, on, *again = near.flush()
-    assert (off.verb, off.body) == (Verb.UNSUBSCRIBE, (held.endpoint,))
-    assert on.verb is Verb.SUBSCRIBE
+    on, *again = near.flush()
+    assert (on.verb, on.body[0]) == (Verb.SUBSCRIBE, held.endpoint)
+    assert on.body[8] == ((b"s" * 13,), (), ()), "should it be there still, it is made anew"
     assert [numbering(sent) for sent in again] == [numbering(first), numbering(second)]
     assert near.by_lanes() == {}
     near.session.request(Verb.STATS, MINE.encode(), ())
@@ -917,9 +972,8 @@ def test_a_lost_lane_has_what_was_under_way_go_through_the_front_end(near: Clien
     near.publish(b"2", topic=MINE)
     (noted,) = near.session.lane_lost(0)
     assert isinstance(noted, happened.Noted)
-    off, on, first, second = near.flush()
-    assert verbs([off, on]) == [Verb.UNSUBSCRIBE, Verb.SUBSCRIBE]
-    assert on.body[0] == held.endpoint
+    on, first, second = near.flush()
+    assert (on.verb, on.body[0]) == (Verb.SUBSCRIBE, held.endpoint)
     assert numbering(first) == numbering(under_way)
     assert payloads(second) == [b"2"] and second.body[2] == 2
     assert near.by_lanes() == {}
@@ -994,7 +1048,7 @@ def test_a_topic_whose_own_process_is_gone_is_asked_of_its_worker_again(near: Cl
     subscribed_elsewhere(near)
     assert not wanted(near.told(Verb.RESTARTED, None, worker=OWN))
     assert near.flush() == []
-    assert verbs(near.by_lanes()[0]) == [Verb.UNSUBSCRIBE, Verb.SUBSCRIBE]
+    assert verbs(near.by_lanes()[0]) == [Verb.SUBSCRIBE]
 
 
 def test_a_refusal_does_not_say_whose_a_topic_is(near: Client) -> None:
@@ -1186,23 +1240,112 @@ def test_after_a_reconnect_reports_come_before_credit(client: Client) -> None:
     held.report(PROCESSED, (2,), (1,))
     client.session.touch(held)
     (subscribe,) = client.open()
-    assert subscribe.body[5] == 0, "no credit yet"
+    assert subscribe.body[5] == 2, "no credit yet but for what it holds"
     client.joined(subscribe)
     report, grant = client.flush()
     assert report.body == (held.endpoint, PROCESSED, (1, 2))
-    assert (grant.verb, grant.body) == (Verb.GRANT, (held.endpoint, 10))
+    assert (grant.verb, grant.body) == (Verb.GRANT, (held.endpoint, 8))
 
 
-def test_a_lost_connection_takes_along_what_will_be_delivered_again(client: Client) -> None:
+def test_a_lost_connection_sets_aside_what_others_may_have_by_now(client: Client) -> None:
     held = client.subscribe(credit=10)
     client.deliver(held, 1)
     client.deliver(held, 2, header=SENT_HEADER)
     client.deliver(held, 3, header=ONLINE_HEADER)
     (subscribe,) = client.reconnect()
     assert [item[0] for item in held.buffer] == [2, 3]
+    assert subscribe.body[8] == ((b"s" * 13,), (1,), (1,))
     client.joined(subscribe)
+    assert [item[0] for item in held.buffer] == [1, 2, 3], "it is its own again"
     (grant,) = client.flush()
-    assert grant.body == (held.endpoint, 9), "what is still here gives its credit back when taken"
+    assert grant.body == (held.endpoint, 8), "what is still here gives its credit back when taken"
+
+
+def holding(subscribe: Sent) -> tuple[tuple[bytes, ...], dict[int, int]]:
+    """The sessions and the attempts by sequence that a subscribe names."""
+    sessions, sequences, attempts = subscribe.body[8]
+    return sessions, dict(zip(sequences, attempts, strict=True))
+
+
+def test_a_first_subscribe_holds_nothing(client: Client) -> None:
+    client.session.subscribe("t", ("**",), credit=1)
+    (subscribe,) = client.flush()
+    assert len(subscribe.body) == 8
+
+
+def test_a_client_that_comes_back_names_all_that_it_has_not_finished(client: Client) -> None:
+    held = client.subscribe(credit=10)
+    for sequence in range(1, 6):
+        client.deliver(held, sequence)
+    held.take(4)
+    held.report(RECEIVED, (1,), (1,), is_last=False)
+    held.report(PROCESSED, (2,), (1,))
+    held.report(FAILED, (3,), (1,), "no")
+    client.session.touch(held)
+    client.flush()
+    (subscribe,) = client.reconnect()
+    assert holding(subscribe) == ((b"s" * 13,), dict.fromkeys((1, 2, 3, 4, 5), 1))
+
+
+def test_what_is_finished_and_answered_is_not_named(client: Client) -> None:
+    held = client.subscribe(credit=10)
+    client.deliver(held, 1)
+    held.take(1)
+    held.report(PROCESSED, (1,), (1,))
+    client.session.touch(held)
+    (report,) = client.flush()
+    client.told(Verb.REPLY, {}, request=report.request, topic="t", worker=0)
+    (subscribe,) = client.reconnect()
+    assert holding(subscribe)[1] == {}
+
+
+def test_what_the_broker_says_is_lost_is_not_handed_out(client: Client) -> None:
+    held = client.subscribe(credit=10)
+    client.deliver(held, 1)
+    client.deliver(held, 2)
+    (subscribe,) = client.reconnect()
+    body = {"receiver": "me", "lost": [1]}
+    events = client.told(Verb.REPLY, body, request=subscribe.request, topic="t", worker=0)
+    assert [item[0] for item in held.buffer] == [2]
+    assert happened.Delivered(held) in events, "whoever waits for it is woken"
+
+
+def test_every_session_since_the_last_answer_is_named(client: Client) -> None:
+    held = client.subscribe(credit=10)
+    client.deliver(held, 1)
+    names = [bytes([number]) * 13 for number in range(1, 4)]
+    for name in names:
+        client.about = {"session": name}
+        (subscribe,) = client.reconnect()
+    assert holding(subscribe) == ((b"s" * 13, *names[:-1]), {1: 1})
+    client.joined(subscribe)
+    (subscribe,) = client.reconnect()
+    assert holding(subscribe) == ((names[-1],), {1: 1})
+
+
+def test_an_application_that_never_reports_holds_no_more_than_can_be_named(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HOLDING_MAX", 3)
+    held = client.subscribe(credit=10)
+    for sequence in range(1, 7):
+        client.deliver(held, sequence)
+    held.take(4)
+    held.take_one()
+    assert held.taken == {3: 1, 4: 1, 5: 1}
+    (subscribe,) = client.reconnect()
+    assert len(holding(subscribe)[1]) == 3
+
+
+def test_what_a_pull_asked_for_is_not_kept_for_the_next(client: Client) -> None:
+    held = client.subscribe(credit=0)
+    client.deliver(held, 1)
+    client.deliver(held, 2)
+    held.take(1)
+    (subscribe,) = client.reconnect()
+    assert holding(subscribe)[1] == {1: 1}, "what was taken is held, what was not waits again"
+    client.joined(subscribe)
+    assert not held.buffer
 
 
 def test_an_endpoint_that_the_broker_took_off_is_not_made_again(client: Client) -> None:

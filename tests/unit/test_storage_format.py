@@ -77,7 +77,7 @@ KEYS: dict[str, tuple[Callable[..., bytes], tuple[st.SearchStrategy[Any], ...]]]
     "b": (TopicKeys.outbox, (U64,)),
     "h": (TopicKeys.history, (U64, U64)),
 }
-SINGLE = {"c": "head", "s": "settings"}
+SINGLE = {"c": "head", "n": "reserve", "s": "settings"}
 any_kind = pytest.mark.parametrize("kind", KEYS)
 
 
@@ -308,11 +308,24 @@ def test_a_message_row_that_is_cut_short_is_internal(record: Record, data: st.Da
 
 ENTRIES = st.lists(st.tuples(U64, U16), max_size=20)
 PAGES = st.builds(PageRecord, U8, U32, U64, U64, ENTRIES)
+HOLDERS = st.tuples(st.binary(min_size=1, max_size=64), U32)
 
 
 @given(page=PAGES)
 def test_a_page_row_comes_back_as_it_went(page: PageRecord) -> None:
     assert decode_page(encode_page(page)) == page
+
+
+@given(PAGES, HOLDERS, st.data())
+def test_a_page_row_names_its_holder_whole_or_is_damaged(
+    page: PageRecord, holder: tuple[bytes, int], data: st.DataObject
+) -> None:
+    plain = len(encode_page(page))  # of an earlier version: it names nobody
+    page.holder = holder
+    row = encode_page(page)
+    assert decode_page(row) == page
+    with pytest.raises(PeerError, match="internal"):
+        decode_page(row[: data.draw(st.integers(plain + 1, len(row) - 1))])
 
 
 def test_an_attempt_count_that_is_too_large_stays_at_its_bound() -> None:

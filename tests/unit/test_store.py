@@ -3,16 +3,18 @@
 import os
 import shutil
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from rocksdict import Options, Rdict
 
 from asterism.rows import Rows
 from asterism.storage import store as store_module
 from asterism.storage.keys import STORE_FORMAT
+from asterism.storage.log import FileLog
 from asterism.storage.memory import MemoryRows
 from asterism.storage.store import MARK_NAME, MIGRATIONS, Budget, Store, StoreError
 
@@ -226,9 +228,9 @@ def test_a_batch_whose_end_is_torn_off_is_gone_as_a_whole(store: Store, tmp_path
     put_all(store, "cdefgh")
     store.delete_range(key("a"), key("b"))
     store.write()
+    end = store._log._current.end  # type: ignore[attr-defined]
     folder = killed_copy(store, tmp_path / "copy")
-    (log,) = folder.glob("*.log")
-    os.truncate(log, log.stat().st_size - 1)
+    os.truncate(folder / "log-0", end - 1)
     with Store(folder) as copy:
         assert names(copy) == "ab"
 
@@ -269,61 +271,60 @@ def test_the_mark_moves_with_the_sync_and_not_before(store: Store) -> None:
     assert mark() == synced
 
 
-class SyncWatched:
-    """A store's RocksDB, with something happening as its log is synced."""
-
-    def __init__(self, rocksdb: Any, during_sync: Callable[[], None]) -> None:
-        self.rocksdb = rocksdb
-        self.during_sync = during_sync
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.rocksdb, name)
-
-    def flush_wal(self, sync: bool) -> None:
-        self.rocksdb.flush_wal(sync)
-        self.during_sync()
-
-
-def watch_sync(store: Store, during_sync: Callable[[], None]) -> None:
-    store._rocksdb = cast(Any, SyncWatched(store._rocksdb, during_sync))
-
-
-def test_a_sync_claims_nothing_that_was_written_after_it_began(
-    store: Store, tmp_path: Path
-) -> None:
-    def write_more() -> None:
-        put_all(store, "c")
-        store.write()
-
-    put_all(store, "ab")
-    store.write()
-    watch_sync(store, write_more)
-    store.sync()
-    folder = killed_copy(store, tmp_path / "copy")
-    (log,) = folder.glob("*.log")
-    os.truncate(log, log.stat().st_size - 1)
-    with Store(folder) as copy:
-        assert names(copy) == "ab"
-
-
 def test_a_sync_that_fails_claims_nothing_and_ends_the_writing(
-    store: Store, tmp_path: Path
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> None:
+    def fail(file: int) -> None:
         raise OSError("the disk is gone")
 
     put_all(store, "ab")
     store.commit()
     before = (store.folder / MARK_NAME).read_bytes()
     put_all(store, "c")
-    watch_sync(store, fail)
+    monkeypatch.setattr(os, "fdatasync", fail)
     for _ in range(2):
         with pytest.raises(StoreError, match="syncing failed: the disk is gone"):
             store.commit()
     assert (store.folder / MARK_NAME).read_bytes() == before
     assert names(store) == "abc"  # reading goes on
+    monkeypatch.undo()
     with Store(killed_copy(store, tmp_path / "copy")) as copy:
         assert names(copy) == "abc"
+
+
+def test_a_disk_that_fails_while_it_is_compacted_is_an_error_of_the_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And none that ends the worker, with all its other stores."""
+
+    def fail(_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    put_all(store, "ab")
+    store.commit()
+    with monkeypatch.context() as patched, pytest.raises(StoreError, match="Input/output error"):
+        patched.setattr(FileLog, "close", fail)
+        store.compact()
+
+
+def test_a_batch_that_rocksdb_has_in_a_table_and_the_log_has_not_is_kept(
+    store: Store, tmp_path: Path
+) -> None:
+    # As after a failed sync: closing RocksDB makes it write a table all the same.
+    put_all(store, "ab")
+    store.commit()
+    before = killed_copy(store, tmp_path / "before")
+    put_all(store, "c")
+    store.write()
+    store._rocksdb.flush(True)
+    folder = killed_copy(store, tmp_path / "copy")
+    shutil.copy(before / "log-0", folder)
+    for _ in ("opened", "reopened"):
+        with Store(folder) as copy:
+            assert names(copy) == "abc"
+            put_all(copy, "d")
+            copy.delete(key("d"))
+            copy.commit()
 
 
 def test_a_store_in_memory_needs_no_commit() -> None:
@@ -364,7 +365,7 @@ def test_the_size_on_disk_follows_the_rows(store: Store) -> None:
     empty = store.size_on_disk()
     store.put(key("a"), os.urandom(1_000_000))
     store.commit()
-    store.flush()
+    store.compact()  # the log gives back what it has grown by
     assert 1_000_000 <= store.size_on_disk() - empty < 2_000_000
 
 
@@ -416,6 +417,76 @@ def test_a_damaged_table_file_is_noticed_by_a_scan_and_a_get(tmp_path: Path) -> 
                 store.get(LOW + number.to_bytes(4, "big"))
 
 
+class Watched:
+    """A store's RocksDB, whose flushes and properties a test looks at."""
+
+    def __init__(self, store: Store) -> None:
+        self.rocksdb = store._rocksdb
+        self.properties: dict[str, int] = {}
+        self.synced_at_flush: list[bool] = []
+        self._log = cast(FileLog, store._log)
+        store._rocksdb = cast(Any, self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rocksdb, name)
+
+    def flush(self, wait: bool) -> None:
+        self.synced_at_flush.append(self._log._synced == self._log.last)
+        self.rocksdb.flush(wait)
+
+    def property_int_value(self, name: str) -> int | None:
+        return self.properties.get(name, self.rocksdb.property_int_value(name))
+
+
+def test_rocksdb_writes_tables_only_of_what_is_synced_in_the_log(tmp_path: Path) -> None:
+    with Store(tmp_path, budget=Budget(write_bytes=20_000)) as store:
+        watched = Watched(store)
+        for number in range(100):
+            store.put(key(str(number)), os.urandom(1_000))
+            store.write()  # that nobody has synced
+        store.flush()
+    assert len(watched.synced_at_flush) > 5
+    assert all(watched.synced_at_flush)
+
+
+def test_the_log_is_let_go_when_tables_have_what_is_in_it(tmp_path: Path) -> None:
+    with Store(tmp_path, budget=Budget(write_bytes=20_000)) as store:
+        log, watched = cast(FileLog, store._log), Watched(store)
+        watched.properties["rocksdb.num-immutable-mem-table"] = 1  # RocksDB takes its time
+        for number in range(20):
+            store.put(key(str(number)), os.urandom(1_000))
+            store.commit()
+        assert store.is_flushing and log._trimmed == 0
+        watched.properties.clear()
+        while store.is_flushing:
+            pass
+        store.put(key("one more"), b"")
+        store.commit()
+        assert 0 < log._trimmed < log.last
+
+
+def test_rocksdb_falling_behind_is_waited_for(tmp_path: Path) -> None:
+    with Store(tmp_path, budget=Budget(write_bytes=20_000)) as store:
+        watched = Watched(store)
+        watched.properties["rocksdb.num-immutable-mem-table"] = 1
+        for number in range(200):
+            store.put(key(str(number)), os.urandom(1_000))
+            store.commit()
+            assert store.held_bytes < 60_000
+
+
+def test_a_table_that_cannot_be_written_ends_the_writing(store: Store) -> None:
+    put_all(store, "abc")
+    store.commit()
+    store.begin_flush()
+    Watched(store).properties["rocksdb.background-errors"] = 1
+    assert not store.is_flushing  # nobody need wait
+    put_all(store, "d")
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"flushing failed: .*free space"):
+            store.commit()
+
+
 # --- what is refused --------------------------------------------------------------------------
 
 
@@ -427,7 +498,7 @@ def write_format(folder: Path, row: bytes) -> None:
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     write_format(tmp_path, struct.pack(">III", 7, 0, 1))
-    with pytest.raises(StoreError, match=r"format 7.* up to format 1\. Use the version"):
+    with pytest.raises(StoreError, match=r"format 7.* up to format 2\. Use the version"):
         Store(tmp_path)
 
 
@@ -451,15 +522,15 @@ def test_an_older_format_is_migrated_once(tmp_path: Path, monkeypatch: pytest.Mo
     def migrate(store: Store) -> None:
         put_all(store, "a", (store.get(key("a")) or b"") + b"+")
 
-    monkeypatch.setattr(store_module, "FORMAT_VERSION", 3)
-    monkeypatch.setitem(MIGRATIONS, 1, migrate)
+    monkeypatch.setattr(store_module, "FORMAT_VERSION", 4)
+    monkeypatch.setitem(MIGRATIONS, 2, migrate)
     with pytest.raises(StoreError, match="cannot migrate"):
         Store(tmp_path)
-    monkeypatch.setitem(MIGRATIONS, 2, migrate)
+    monkeypatch.setitem(MIGRATIONS, 3, migrate)
     for _ in ("migrated", "reopened"):
         with Store(tmp_path) as store:
             assert store.get(key("a")) == b"old++"
-            assert store.get(STORE_FORMAT) == struct.pack(">III", 3, 0, 1)
+            assert store.get(STORE_FORMAT) == struct.pack(">III", 4, 0, 1)
 
 
 def test_rows_of_somebody_else_are_refused(tmp_path: Path) -> None:
@@ -472,12 +543,11 @@ def test_rows_of_somebody_else_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_store_whose_making_was_cut_short_is_made_again(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        store.delete(STORE_FORMAT)
-        store.commit()
+    Rdict(str(tmp_path), Options(raw_mode=True)).close()
+    FileLog.create(tmp_path, bytes(16), 0)
     for _ in ("made", "reopened"):
         with Store(tmp_path, number=3, count=8) as store:
-            assert store.get(STORE_FORMAT) == struct.pack(">III", 1, 3, 8)
+            assert store.get(STORE_FORMAT) == struct.pack(">III", 2, 3, 8)
 
 
 @pytest.mark.parametrize(("number", "count"), [(2, 8), (1, 4)])

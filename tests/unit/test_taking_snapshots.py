@@ -21,16 +21,17 @@ WAIT_S = 20.0
 
 
 class Held(Store):
-    """A store whose flush beside waits until it is let go."""
+    """A store whose flush does not end until it is let go."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.begun, self.may_end = threading.Event(), threading.Event()
 
-    def flush_beside(self) -> None:
+    @property
+    def is_flushing(self) -> bool:
         self.begun.set()
         assert self.may_end.wait(WAIT_S)
-        super().flush_beside()
+        return super().is_flushing
 
 
 class Rig:
@@ -144,16 +145,23 @@ def test_a_store_that_is_closed_meanwhile_makes_it_busy(rig: Rig, number: int) -
         assert (error.code, error.detail) == ("busy", f"store {number} was closed meanwhile")
 
 
-def test_a_store_closes_when_the_flush_beside_has_ended(tmp_path: Path) -> None:
+def test_a_store_closes_while_it_is_flushed_and_another_thread_asks(tmp_path: Path) -> None:
+    def wait() -> None:
+        while store.is_flushing:
+            asked.set()
+
+    asked = threading.Event()
     with Store(tmp_path / "store") as store:
         for number in range(20_000):
             store.put(key_of(number), bytes(500))
         store.write()
-        flushing = threading.Thread(target=store.flush_beside)
-        flushing.start()
-    flushing.join(WAIT_S)
-    assert not flushing.is_alive()
-    store.flush_beside()  # of a closed one: nothing
+        store.begin_flush()
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        assert asked.wait(WAIT_S)
+    waiting.join(WAIT_S)
+    assert not waiting.is_alive()
+    assert not store.is_flushing
     with Store(tmp_path / "store") as again:
         assert sum(1 for _ in again.scan(b"\x01", b"\x02")) == 20_000
 

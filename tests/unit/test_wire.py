@@ -224,7 +224,7 @@ def test_verbs_of_clients_and_of_the_broker_do_not_mix() -> None:
 def test_every_command_that_can_be_asked_of_a_topic_has_a_verb() -> None:
     asked = {kind for kind in vars(ask).values() if isinstance(kind, type)}
     requests = {kind for kind in asked if issubclass(kind, ask.Request)} - {ask.Request}
-    assert set(COMMANDS.values()) == requests - {ask.Detach}  # that one the front-end tells
+    assert set(COMMANDS.values()) == requests - {ask.Detach, ask.Suspend}  # the front-end tells
     assert len(set(COMMANDS.values())) == len(COMMANDS)
 
 
@@ -344,7 +344,8 @@ def test_a_part_of_a_lane_has_so_many_bytes_and_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, True, 0, -1, 2**63, 0.5, "text", b"bytes", (), (1, ("a",)), {}, {"a": {1: b""}}]
+    "value",
+    [None, True, 0, -1, 2**63, 0.5, "text", b"bytes", (), (1, ("a",)), {}, {"a": {"b": b""}}],
 )
 def test_a_body_is_read_as_it_was_packed(value: object) -> None:
     assert wire.read_body(wire.pack_body(value)) == value
@@ -397,8 +398,14 @@ WHOLE: list[tuple[Verb, list[Any], ask.Request]] = [
     ),
     (
         Verb.SUBSCRIBE,
-        [1, ["a/*", "b/**"], "name", "group", True, 256, 1_000, 2_000],
-        ask.Subscribe(NODE, 5, 1, ("a/*", "b/**"), "name", "group", True, 256, 1_000, 2_000),
+        [
+            *(1, ["a/*", "b/**"], "name", "group", True, 256, 1_000, 2_000),
+            [[b"s" * 13], [7, 9], [1, 2]],
+        ],
+        ask.Subscribe(
+            *(NODE, 5, 1, ("a/*", "b/**"), "name", "group", True, 256, 1_000, 2_000),
+            ((b"s" * 13,), (7, 9), (1, 2)),
+        ),
     ),
     (
         Verb.CREATE_RECEIVER,
@@ -860,3 +867,43 @@ def test_an_answer_of_many_bytes_is_one_part(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(wire, "DELIVERIES_BYTES_MAX", 1_000)
     ((_, _, body),) = written(Reply(NODE, 5, {"payload": bytes(5_000)}))
     assert len(body["payload"]) == 5_000
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[{}] * 1_000] * 200,
+        [[()] * 19_000] * 10,
+        [{str(n): None for n in range(19_000)}] * 5,
+        "x" * 200_000,
+        [None] * 200_000,
+    ],
+    ids=["maps", "arrays", "keys", "text", "entries"],
+)
+def test_a_large_body_of_very_many_values_is_refused_before_they_are_made(value: object) -> None:
+    body = wire.pack_body([value])
+    with pytest.raises(PeerError) as refused:
+        wire.read_command(Verb.PUBLISH, b"node", 1, body)
+    assert refused.value.code == "too_large"
+
+
+def test_the_largest_of_every_verb_is_read() -> None:
+    """Bodies of as many entries as their commands take, each as long as it may be."""
+    message = (bytes(16), Header(Mode.DURABLE, Status.PROCESSED, ("a/b",)).encoded, bytes(100))
+    numbers = range(2**62, 2**62 + limits.BATCH_MESSAGES_MAX)
+    interests = [f"{n:04}" + "i" * (limits.SUBJECT_BYTES_MAX - 4) for n in range(1_024)]
+    bodies: dict[Verb, list[object]] = {
+        Verb.PUBLISH: [[message] * limits.BATCH_MESSAGES_MAX, bytes(16), 1, 0],
+        Verb.AWAIT_RECEIPTS: [bytes(16), list(numbers), list(numbers)],
+        Verb.SUBSCRIBE: [1, interests, "n", None, None, 5],
+        Verb.SET_DRAFT: [1, bytes(8 << 20), {str(n): "v" * 4_096 for n in range(128)}],
+    }
+    for verb, fields in bodies.items():
+        assert wire.read_command(verb, b"node", 1, wire.pack_body(fields)).request == 1  # type: ignore[union-attr]
+
+
+def test_keys_of_maps_are_texts_or_bytes_whose_hashes_nobody_can_foresee() -> None:
+    for key in ((1, 2), 7, None):
+        body = msgpack.packb({key: 0}, strict_types=False)
+        with pytest.raises(PeerError, match="bad_request"):
+            wire.read_body(body)

@@ -14,12 +14,25 @@ from typing import Self
 import httpx
 import pytest
 
+from asterism.config import Config
+from asterism.router.placement import store_of
 from asterism.testing import Broker
 
 PASSWORD = "a-password-for-tests"
 READY_S = 30.0
 LOOK_S = 0.01
+# A store never gives a sequence again that a deleted topic of it gave. Tests count from 1, so what
+# is deleted has a store to itself.
+STORE_OF_DELETED = 7
 _names = itertools.count(1)
+
+
+def new_name(kind: str, is_doomed: bool = False) -> str:
+    """A name that nobody has used; ``is_doomed``: of a topic that the test deletes."""
+    while True:
+        name = f"{kind}-{next(_names)}"
+        if (store_of(name, Config().stores) == STORE_OF_DELETED) is is_doomed:
+            return name
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +49,7 @@ def http(broker: Broker) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def queue(http: httpx.Client) -> "Queue":
-    return Queue(http, f"queue-{next(_names)}")
+    return Queue(http, new_name("queue"))
 
 
 class Queue:
@@ -123,6 +136,7 @@ class Door:
         password: str = "",
         name: str | None = None,
         data_dir: Path | None = None,
+        files: int | None = None,
     ) -> None:
         kept = {
             known: text
@@ -138,6 +152,8 @@ class Door:
             "MQ_ADMIN_PASSWORD": password,
         }
         command = [sys.executable, "-m", "asterism.gateways.http"]
+        if files is not None:  # that it may have open, at most
+            command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *command]
         self._log = folder / "log"
         self._file = data / f"run/{name or 'http'}.json"
         with open(self._log, "wb") as log:

@@ -1,30 +1,16 @@
 """The page /docs in a real browser, where there is one: what is shown, filtered, and sent."""
 
-import itertools
 import json
-import shutil
-import subprocess
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import httpx
 import pytest
-from websockets.sync.client import ClientConnection, connect
 
 from asterism.testing import Broker
+from tests.conformance.http.browser import Page, browsing
 from tests.conformance.http.conftest import PASSWORD, Queue
 
 pytestmark = pytest.mark.process
-
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-WITHIN_S = 60.0
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--remote-debugging-port=0", "--remote-allow-origins=*", "about:blank"),
-)
 
 
 def test_the_page_loads_nothing_from_elsewhere(http: httpx.Client) -> None:
@@ -44,69 +30,12 @@ def test_every_operation_is_in_a_group(http: httpx.Client) -> None:
                 assert operation["tags"][0] in groups, path
 
 
-class Page:
-    """A page in a browser, driven from outside."""
-
-    def __init__(self, talk: ClientConnection) -> None:
-        self._talk = talk
-        self._numbers = itertools.count(1)
-
-    def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
-        number = next(self._numbers)
-        self._talk.send(json.dumps({"id": number, "method": method, "params": parameters}))
-        while (told := json.loads(self._talk.recv(WITHIN_S))).get("id") != number:
-            pass
-        assert "error" not in told, told
-        return dict(told["result"])
-
-    def run(self, script: str) -> Any:
-        """What a script comes to."""
-        told = self.ask("Runtime.evaluate", expression=script, returnByValue=True)
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
-
-    def until(self, script: str, holds: Callable[[Any], bool] = bool) -> Any:
-        deadline = time.monotonic() + WITHIN_S
-        while not holds(found := self.run(script)):
-            assert time.monotonic() < deadline, f"{script}: {found}"
-            time.sleep(0.05)
-        return found
-
-
 @pytest.fixture(scope="module")
 def page(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    if BROWSER is None:
-        pytest.skip("there is no browser")
-    folder = tmp_path_factory.mktemp("browser")
-    command = [BROWSER, f"--user-data-dir={folder}", *FLAGS]
-    browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        port = _port_of(folder, browser)
-        (target,) = (
-            each
-            for each in httpx.get(f"http://127.0.0.1:{port}/json", timeout=WITHIN_S).json()
-            if each["type"] == "page"
-        )
-        with connect(target["webSocketDebuggerUrl"], proxy=None, max_size=1 << 24) as talk:
-            made = Page(talk)
-            made.ask("Page.enable")
-            made.ask("Page.navigate", url=f"{broker.http_url}/docs")
-            made.until("document.querySelectorAll('.operation').length")
-            yield made
-    finally:
-        browser.terminate()
-        browser.wait(WITHIN_S)
-
-
-def _port_of(folder: Path, browser: "subprocess.Popen[bytes]") -> int:
-    deadline = time.monotonic() + WITHIN_S
-    while time.monotonic() < deadline:
-        assert browser.poll() is None, "the browser has ended"
-        try:
-            return int((folder / "DevToolsActivePort").read_text().split()[0])
-        except (FileNotFoundError, IndexError):
-            time.sleep(0.05)
-    raise AssertionError("the browser does not say where it listens")
+    with browsing(tmp_path_factory.mktemp("browser")) as made:
+        made.ask("Page.navigate", url=f"{broker.http_url}/docs")
+        made.until("document.querySelectorAll('.operation').length")
+        yield made
 
 
 def test_the_page_shows_every_operation_of_the_document(page: Page, http: httpx.Client) -> None:

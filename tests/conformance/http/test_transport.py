@@ -61,6 +61,10 @@ class Wire:
         status, headers = self.status()
         return status, self._file.read(int(headers.get("content-length", 0)))
 
+    def limit_reading(self) -> None:
+        """Has the system keep little of what comes, so that a client that reads nothing shows."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+
     def rest(self) -> bytes:
         return self._file.read()
 

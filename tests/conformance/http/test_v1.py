@@ -1,7 +1,6 @@
 """The whole core over HTTP: topics, publishing, pulling, reporting, and streams."""
 
 import base64
-import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -14,9 +13,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from asterism.testing import Broker
-from tests.conformance.http.conftest import PASSWORD
+from tests.conformance.http.conftest import PASSWORD, new_name
 
-_names = itertools.count(1)
 ADMIN = {"Authorization": f"Bearer {PASSWORD}"}
 
 
@@ -30,6 +28,10 @@ class Topic:
 
     def post(self, below: str, body: object = None, **query: Any) -> httpx.Response:
         return self.http.post(f"{self.path}/{below}", json=body or {}, params=query)
+
+    def manage(self, method: str, below: str, body: object = None) -> httpx.Response:
+        """Asks what needs the password."""
+        return self.http.request(method, f"{self.path}/{below}", json=body or {}, headers=ADMIN)
 
     def publish(self, *payloads: str, **wishes: Any) -> list[dict[str, Any]]:
         messages = [{"payload": payload, **wishes} for payload in payloads]
@@ -58,7 +60,12 @@ class Topic:
 
 @pytest.fixture
 def topic(http: httpx.Client) -> Topic:
-    return Topic(http, f"topic-{next(_names)}")
+    return Topic(http, new_name("topic"))
+
+
+@pytest.fixture
+def doomed_topic(http: httpx.Client) -> Topic:
+    return Topic(http, new_name("topic", is_doomed=True))
 
 
 def until(holds: Callable[[], bool], s: float = 10) -> None:
@@ -71,23 +78,25 @@ def until(holds: Callable[[], bool], s: float = 10) -> None:
 # --- topics -------------------------------------------------------------------------------------
 
 
-def test_a_topic_is_made_listed_described_configured_cleared_and_deleted(topic: Topic) -> None:
-    http = topic.http
-    topic.make(max_attempts=3, overflow={"size": 2, "policy": "reject_new"})
-    assert topic.name in http.get("/v1/topics").json()["topics"]
-    told = http.get(topic.path).json()
+def test_a_topic_is_made_listed_described_configured_cleared_and_deleted(
+    doomed_topic: Topic,
+) -> None:
+    http = doomed_topic.http
+    doomed_topic.make(max_attempts=3, overflow={"size": 2, "policy": "reject_new"})
+    assert doomed_topic.name in http.get("/v1/topics").json()["topics"]
+    told = http.get(doomed_topic.path).json()
     assert told["settings"]["max_attempts"] == 3
     assert set(told["overrides"]) == {"max_attempts", "overflow"}
     changes = {"settings": {"sent_timeout": 2.5}, "inherit": ["max_attempts"]}
-    assert http.patch(topic.path, json=changes, headers=ADMIN).status_code == 204
-    told = http.get(topic.path).json()
+    assert http.patch(doomed_topic.path, json=changes, headers=ADMIN).status_code == 204
+    told = http.get(doomed_topic.path).json()
     assert (told["settings"]["sent_timeout"], told["settings"]["max_attempts"]) == (2.5, 1)
-    topic.publish("1", "2")
-    assert http.get(topic.path).json()["held"] == 2
-    assert topic.post("clear").status_code == 204
-    assert http.get(topic.path).json()["held"] == 0
-    assert http.delete(topic.path, headers=ADMIN).status_code == 204
-    assert http.get(topic.path).status_code == 404
+    doomed_topic.publish("1", "2")
+    assert http.get(doomed_topic.path).json()["held"] == 2
+    assert doomed_topic.manage("POST", "clear").status_code == 204
+    assert http.get(doomed_topic.path).json()["held"] == 0
+    assert http.delete(doomed_topic.path, headers=ADMIN).status_code == 204
+    assert http.get(doomed_topic.path).status_code == 404
 
 
 def test_a_topic_that_exists_or_does_not_is_said_with_its_code(topic: Topic) -> None:
@@ -99,10 +108,28 @@ def test_a_topic_that_exists_or_does_not_is_said_with_its_code(topic: Topic) -> 
     assert (answer.status_code, answer.json()["code"]) == (409, "topic_exists")
 
 
-def test_where_there_is_a_password_topics_are_changed_only_with_it(topic: Topic) -> None:
-    for method in ("PUT", "PATCH", "DELETE"):
-        answer = topic.http.request(method, topic.path, json={})
-        assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+@pytest.mark.parametrize(
+    ("method", "below"),
+    [
+        *(("PUT", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/clear"), ("DELETE", "/parked")),
+        *(("DELETE", "/receivers/r"), ("POST", "/receivers/r/seek")),
+    ],
+)
+def test_where_there_is_a_password_what_destroys_or_reconfigures_needs_it(
+    doomed_topic: Topic, method: str, below: str
+) -> None:
+    doomed_topic.publish("1")
+    assert doomed_topic.http.put(
+        f"{doomed_topic.path}/receivers/r", json={"interests": ["**"]}
+    ).is_success
+    answer = doomed_topic.http.request(method, doomed_topic.path + below, json={})
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+    assert doomed_topic.http.get(doomed_topic.path).json()["held"] == 1
+    assert "r" in doomed_topic.receivers()
+    if (method, below) != ("PUT", ""):  # it exists
+        assert doomed_topic.http.request(
+            method, doomed_topic.path + below, json={}, headers=ADMIN
+        ).is_success
 
 
 def test_where_there_is_no_password_anybody_may_change_topics() -> None:
@@ -273,10 +300,10 @@ def test_a_receiver_is_made_listed_moved_and_deleted(topic: Topic) -> None:
     topic.publish("2", subject="b/1", expect="processed")
     (found,) = topic.pull()
     topic.report(processed=[found["sequence"]])
-    assert topic.post("receivers/r/seek").json()["sequence"] == 3
-    assert topic.post("receivers/r/seek", {"sequence": 1}).status_code == 200
-    assert topic.http.delete(path).status_code == 204
-    answer = topic.http.delete(path)
+    assert topic.manage("POST", "receivers/r/seek").json()["sequence"] == 3
+    assert topic.manage("POST", "receivers/r/seek", {"sequence": 1}).status_code == 200
+    assert topic.http.delete(path, headers=ADMIN).status_code == 204
+    answer = topic.http.delete(path, headers=ADMIN)
     assert (answer.status_code, answer.json()["code"]) == (404, "no_such_receiver")
 
 
@@ -321,7 +348,7 @@ def test_a_pull_waits_and_one_that_is_hung_up_on_takes_nothing(topic: Topic) -> 
 
 def test_a_receiver_that_was_deleted_and_made_again_can_be_pulled_from(topic: Topic) -> None:
     assert topic.pull(interests=["**"]) == []
-    topic.http.delete(f"{topic.path}/receivers/r")
+    topic.manage("DELETE", "receivers/r")
     assert topic.post("receivers/r/pull").status_code == 404
     topic.publish("1")
     assert [delivery["payload"] for delivery in topic.pull(interests=["**"], wait=5)] == ["1"]
@@ -345,7 +372,7 @@ def test_what_failed_is_parked_and_renewed_or_abandoned(topic: Topic) -> None:
     assert topic.post("parked/renew").status_code == 204
     assert [delivery["sequence"] for delivery in topic.pull(wait=5)] == [3]
     topic.report(failed=[3])
-    assert topic.http.delete(f"{topic.path}/parked").status_code == 204
+    assert topic.manage("DELETE", "parked").status_code == 204
     assert topic.http.get(f"{topic.path}/parked").json()["parked"] == []
 
 
@@ -374,7 +401,7 @@ def test_what_failed_is_parked_and_renewed_or_abandoned(topic: Topic) -> None:
 )
 def test_what_cannot_be_asked_is_400(topic: Topic, below: str, body: object) -> None:
     topic.publish("1")
-    answer = topic.http.post(f"{topic.path}/{below}", json=body)
+    answer = topic.http.post(f"{topic.path}/{below}", json=body, headers=ADMIN)
     assert answer.status_code == 400, answer.text
     assert answer.json()["code"] in ("bad_request", "bad_interest")
 
@@ -461,12 +488,12 @@ def test_credit_bounds_what_is_out_and_a_report_by_name_gives_it_back(topic: Top
         assert [next(coming)[1]["sequence"] for _ in range(2)] == [3, 4]
 
 
-def test_a_stream_ends_with_the_topic(topic: Topic) -> None:
-    topic.make()
-    with topic.http.stream("GET", f"{topic.path}/subscribe") as answer:
+def test_a_stream_ends_with_the_topic(doomed_topic: Topic) -> None:
+    doomed_topic.make()
+    with doomed_topic.http.stream("GET", f"{doomed_topic.path}/subscribe") as answer:
         coming = events(answer)
         next(coming)
-        topic.http.delete(topic.path, headers=ADMIN)
+        doomed_topic.http.delete(doomed_topic.path, headers=ADMIN)
         kind, told = next(coming)
         assert (kind, told["code"]) == ("error", "topic_gone")
         assert list(coming) == []
@@ -536,11 +563,11 @@ def test_a_bad_frame_is_told_and_the_conversation_goes_on(topic: Topic) -> None:
         assert heard(talk)["payload"] == "1"
 
 
-def test_a_websocket_is_closed_when_the_topic_is_gone(topic: Topic) -> None:
-    topic.make()
-    with socket(topic, "auto=true") as talk:
+def test_a_websocket_is_closed_when_the_topic_is_gone(doomed_topic: Topic) -> None:
+    doomed_topic.make()
+    with socket(doomed_topic, "auto=true") as talk:
         heard(talk)
-        topic.http.delete(topic.path, headers=ADMIN)
+        doomed_topic.http.delete(doomed_topic.path, headers=ADMIN)
         assert heard(talk)["code"] == "topic_gone"
         with pytest.raises(ConnectionClosed):
             talk.recv(10)

@@ -1,6 +1,5 @@
 """Over HTTP too: requests and their replies, receipts that are fetched later, keys, status."""
 
-import itertools
 import json
 import signal
 import threading
@@ -12,18 +11,17 @@ import httpx
 import pytest
 
 from asterism.testing import Broker
-from tests.conformance.http.conftest import PASSWORD, Door
+from tests.conformance.http.conftest import PASSWORD, Door, new_name
 from tests.conformance.http.test_v1 import Topic, events, until
 
 pytestmark = pytest.mark.process
 
-_names = itertools.count(1)
 ONCE: dict[str, Any] = {"expect": "processed", "max_receivers": 1}
 
 
 @pytest.fixture
 def topic(http: httpx.Client) -> Topic:
-    return Topic(http, f"asked-{next(_names)}")
+    return Topic(http, new_name("asked"))
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +155,7 @@ def test_a_receipt_outlives_the_door_that_gave_it(topic: Topic, broker: Broker) 
     path = f"{topic.path}/receipts/{published['receipt']}"
     until(lambda: answers(topic.http))
     assert verdict(topic.http.get(path)) == ("pending", {})
-    topic.http.delete(f"{topic.path}/messages/1")
+    topic.http.delete(f"{topic.path}/messages/{published['sequence']}")
     assert verdict(topic.http.get(path, params={"wait": 10})) == ("dropped", {})
 
 
@@ -189,8 +187,8 @@ def test_a_publisher_that_waited_in_vain_has_a_receipt_to_ask_by(topic: Topic) -
     answer = topic.post("messages", {"messages": [{"payload": "1", **ONCE}]}, resolved=0.1)
     (published,) = answer.json()["results"]
     assert published["verdict"] == "pending"
-    topic.pull(interests=["**"])
-    topic.report(processed=[1])
+    (found,) = topic.pull(interests=["**"])
+    topic.report(processed=[found["sequence"]])
     path = f"{topic.path}/receipts/{published['receipt']}"
     assert verdict(topic.http.get(path)) == ("ok", {"r": "processed"})
 
@@ -226,7 +224,7 @@ def test_the_same_key_stores_once_through_any_door(topic: Topic, second: Door) -
 
 
 def test_a_key_is_of_one_topic(topic: Topic) -> None:
-    other = Topic(topic.http, f"{topic.name}-other")
+    other = Topic(topic.http, new_name("topic"))
     body = {"messages": [{"payload": "1"}]}
     for each in (topic, other):
         (result,) = keyed(topic.http, each, "k", body).json()["results"]
@@ -282,7 +280,7 @@ def test_a_refusal_stays_with_its_key_and_says_so(topic: Topic) -> None:
         answer = keyed(topic.http, topic, "k", body)
         assert (answer.status_code, answer.json()["code"]) == (409, "overflow")
         assert "try again with another" in answer.json()["message"]
-        topic.post("clear")
+        assert topic.manage("POST", "clear").is_success
     assert keyed(topic.http, topic, "k2", body).status_code == 200
 
 
