@@ -585,6 +585,7 @@ class Session:
         self._id = named if type(named) is bytes else b""
         folder = str(body.get("lanes", ""))
         self.ways.begin(folder, _whole(body.get("stores"), "stores", 1), self.workers)
+        self._worker_of.clear()  # this may be another broker: topics may have moved
         self._state = _READY
         self._finish_drained(events)
         self._send_all_again(lambda topic: True)
@@ -641,6 +642,12 @@ class Session:
         self._finish_drained(events)
         # Should an endpoint not be gone after all, it is made anew: it says what it holds.
         self._send_all_again(is_of_it, seen)
+        if worker >= self.workers:
+            # Its topic may have moved to the worker of its store. Until the topic answers, a
+            # restart of either process loses requests, so neither may count as its only home.
+            self._worker_of = {
+                topic: home for topic, home in self._worker_of.items() if home != worker
+            }
 
     # --- lanes ------------------------------------------------------------------------------
 

@@ -129,10 +129,12 @@ class Client:
         body = [code, detail, retry_after_ms]
         return self.told(Verb.REFUSE, body, request=sent.request, topic=sent.topic, worker=0)
 
-    def subscribe(self, credit: int = 10, topic: str = "t", **wishes: Any) -> Subscription:
+    def subscribe(
+        self, credit: int = 10, topic: str = "t", worker: int = 0, **wishes: Any
+    ) -> Subscription:
         held = self.session.subscribe(topic, ("**",), credit=credit, name="me", **wishes)
         (sent,) = self.flush()
-        self.joined(sent)
+        self.joined(sent, worker)
         return held
 
     def joined(self, sent: Sent, worker: int = 0) -> list[happened.Event]:
@@ -244,6 +246,30 @@ def test_what_a_process_of_its_own_never_answered_is_asked_again_when_that_resta
     client.told(Verb.RESTARTED, 3, worker=40_000)  # of another topic
     assert client.flush() == []
     client.told(Verb.RESTARTED, 3, worker=40_000, topic="t")
+    (again,) = client.flush()
+    assert (again.verb, again.request) == (Verb.SUBSCRIBE, sent.request)
+
+
+def test_what_a_topic_that_moved_back_has_not_answered_is_asked_again_of_its_worker() -> None:
+    client = Client()
+    client.open()
+    client.subscribe(topic=MINE, worker=OWN)
+    client.flush()
+    client.told(Verb.RESTARTED, 1, worker=OWN, topic=MINE)  # it is its worker's again
+    (sent,) = client.flush()
+    client.told(Verb.RESTARTED, 2, worker=0)
+    (again,) = client.flush()
+    assert (again.verb, again.request) == (Verb.SUBSCRIBE, sent.request)
+
+
+def test_after_a_reconnect_it_is_not_known_any_more_which_process_has_a_topic() -> None:
+    """The broker may have moved the topic while the client was away."""
+    client = Client()
+    client.open()
+    client.subscribe(topic=MINE, worker=OWN)
+    client.flush()
+    (sent,) = client.reconnect()
+    client.told(Verb.RESTARTED, 1, worker=0)
     (again,) = client.flush()
     assert (again.verb, again.request) == (Verb.SUBSCRIBE, sent.request)
 
