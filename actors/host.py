@@ -63,6 +63,7 @@ from asterism.wire import Part, Verb
 TURN_COMMANDS_MAX: Final = 128  # of one turn, but for those that came with the last one
 TURN_BYTES_MAX: Final = 8 << 20  # of their bodies, with the same exception
 TURN_S: Final = 0.006  # of taking commands, from lanes and from the front-end each
+SLICE_S: Final = 0.000_3  # of what came through the front-end, while a lane has something
 RECEIVE_MAX: Final = 512  # frames that a turn receives; it takes fewer, in turns
 FLOOD_RETRY_MS: Final = 100  # the hint of busy for what one session has too much of
 HEARTBEAT_MS: Final = 200  # to the front-end
@@ -485,12 +486,15 @@ class Worker:
             self._look_after_space()
 
     def _drain(self) -> None:
-        """Takes what has come through the front-end; of each session a frame, and then the next."""
-        self._receive_frames()
+        """Takes what has come through the front-end; of each session a frame, and then the next.
+
+        A client that floods the front-end holds up clients on lanes for a slice, and not a turn.
+        """
+        began = time.monotonic()
+        self._receive_frames(began + SLICE_S)
         taken = commands = 0
-        until = time.monotonic() + TURN_S
         while self._turns and commands < TURN_COMMANDS_MAX and taken < TURN_BYTES_MAX:
-            if self._is_laden or time.monotonic() > until:
+            if self._is_laden or self._is_over(began):
                 break
             session, frame, parts = self._turns.take()
             if not parts:
@@ -507,11 +511,18 @@ class Worker:
             taken += parts[-1].end - parts[0].begin
         self._may_have_frames |= bool(self._turns)
 
-    def _receive_frames(self) -> None:
+    def _is_over(self, began: float) -> bool:
+        """Has what came through the front-end had its time in this turn?"""
+        spent = time.monotonic() - began
+        return spent > TURN_S or (spent > SLICE_S and self._lanes.has_input())
+
+    def _receive_frames(self, until: float) -> None:
         socket = self._socket
-        for _ in range(RECEIVE_MAX):
+        for count in range(RECEIVE_MAX):
             if not is_readable(socket):
                 self._may_have_frames = False
+                return
+            if not count % 8 and time.monotonic() > until and self._lanes.has_input():
                 return
             session, frame = receive(socket), receive(socket)
             if not session:

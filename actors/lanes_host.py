@@ -162,6 +162,11 @@ class Lanes:
 
     # --- what comes -------------------------------------------------------------------------
 
+    def has_input(self) -> bool:
+        """Has something come on a lane that no ``read`` has handed out yet?"""
+        fresh = self._ready or self._epoll.poll(0, READY_MAX)
+        return any(descriptor in self._lanes for descriptor, _ in fresh)
+
     def read(self) -> Iterator[tuple[bytes, bytes, list[Part]]]:
         """What has come: of which session, the bytes, and the parts in them.
 

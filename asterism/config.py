@@ -157,6 +157,7 @@ _CHECKS: Final[dict[str, Callable[[str, object], object]]] = {
     "restart_grace": _grace,
     "hello_timeout": _hello_timeout,
     "max_connections": lambda name, value: checks.whole(name, value, 1, CONNECTIONS_MAX),
+    "max_requests": _bound,
     "lanes": checks.flag,
     "alert": checks.flag,
     "log_level": lambda name, value: checks.one_of(name, value, LOG_LEVELS),
@@ -184,6 +185,7 @@ class Config:
     restart_grace: float = 5
     hello_timeout: float = 5
     max_connections: int = 4_096
+    max_requests: int = 5_000
     lanes: bool = True
     alert: bool = True
     log_level: str = "info"
@@ -286,6 +288,7 @@ KEYS: Final[dict[str, Callable[[str], object]]] = {
     "restart_grace": _as_seconds,
     "hello_timeout": _as_seconds,
     "max_connections": _as_whole,
+    "max_requests": _as_whole,
     "lanes": _as_flag,
     "alert": _as_flag,
     "log_level": _as_text,

@@ -9,12 +9,15 @@ I1  A client's connection has a name (the routing id) of random bytes, which nob
     ROUTER takes connections of this process alone.
 I2  A client without a session has one small message under way at a time, and has to say HELLO
     within ``hello_timeout``; else it is cut.
-I3  What a client has sent and the front-end has not taken is at most ``WINDOW_BYTES``, a read, and
-    one message. A message above ``SMALL_BYTES`` is read once it has been granted its size out of
-    ``LARGE_BYTES_MAX``, which all clients share. Who is over a bound is not read until it no longer
-    is; while others wait for a grant, one who has it and does not send is cut.
+I3  What a client has sent and the front-end has not taken is at most ``MESSAGES_MAX`` and at most
+    ``WINDOW_BYTES``, a read, and one message. A message above ``SMALL_BYTES`` is read once it has
+    been granted its size out of ``LARGE_BYTES_MAX``, which all clients share. A client that is over
+    a bound is not read until it no longer is; while others wait for a grant, one that has it and
+    does not send is cut.
 I4  Of what the ROUTER has for a client, no more than one read is here.
 I5  There are at most so many connections; for the next, the oldest without a session is cut.
+I6  A client is charged for what the front-end takes of it. Over time that is ``max_requests`` a
+    second; a client that sends more is not read meanwhile.
 """
 
 import contextlib
@@ -27,6 +30,8 @@ import stat
 import struct
 from collections import deque
 from collections.abc import Iterable
+from heapq import heappop, heappush
+from math import ceil
 from typing import Final
 
 from asterism.config import Address
@@ -44,6 +49,9 @@ SMALL_BYTES: Final = 256 << 10  # a larger message needs a grant
 LARGE_BYTES_MAX: Final = 256 << 20  # of all messages that need one,
 LARGER_BYTES: Final = 4 << 20  # of which those that are larger than this
 LARGER_BYTES_MAX: Final = 192 << 20  # leave a part to others
+MESSAGES_MAX: Final = 128  # that a client has sent and the front-end has not taken
+BURST_MS: Final = 1_000  # what a client may send in so long it may send at once,
+FIRST_BURST_MS: Final = 100  # and in so long when it has just connected: a new one costs nothing
 SLOW_MS: Final = 500  # for so long a grant may go unused while others wait,
 SLOW_BYTES_MS: Final = 1_000  # and so many bytes have to come in each millisecond after that
 LEAVING_MS: Final = 2_000  # for the front-end to take what a client sent before it left
@@ -63,8 +71,8 @@ class Connection:
     __slots__ = (
         *("accepted_ms", "client", "frames_down", "frames_up", "granted", "granted_ms"),
         *("granted_until", "handshake_down", "handshake_up", "has_session", "held", "is_leaving"),
-        *("is_over", "is_waiting", "masks", "refused", "refused_ms", "router", "routing", "sent"),
-        *("taken", "to_client", "to_router"),
+        *("is_indebted", "is_over", "is_waiting", "masks", "paid_ms", "refused", "refused_ms"),
+        *("router", "routing", "sent", "taken", "taken_messages", "to_client", "to_router"),
     )
 
     def __init__(self, client: socket.socket, now_ms: int) -> None:
@@ -83,6 +91,7 @@ class Connection:
         self.to_router: memoryview | bytes = b""
         self.to_client: memoryview | bytes = GREETING + ready(b"ROUTER")
         self.taken = 0  # bytes of messages that the front-end has taken
+        self.taken_messages = 0
         self.sent = 0  # bytes of messages that the front-end has sent
         self.refused = 0  # messages, as a whole, since
         self.refused_ms = now_ms
@@ -90,6 +99,8 @@ class Connection:
         self.granted_ms = 0
         self.granted_until = 0  # the payload by which the grant is used up
         self.is_waiting = False  # for a grant
+        self.is_indebted = False  # not read until it has paid for what it sent
+        self.paid_ms = float(now_ms - FIRST_BURST_MS)  # when that is, or was
         self.masks = {client.fileno(): 0}  # what is watched, by descriptor
 
     @property
@@ -102,6 +113,12 @@ class Connection:
         """Bytes of whole messages that the front-end has not taken."""
         return self.frames_up.whole - self.taken
 
+    @property
+    def passable(self) -> int:
+        """Messages that may go to the ROUTER before the front-end has taken more."""
+        most = MESSAGES_MAX if self.has_session else 1
+        return most - (self.frames_up.messages - self.taken_messages)
+
     def may_read(self) -> bool:
         """May more of the client be read?"""
         if self.handshake_down is not None:
@@ -110,18 +127,27 @@ class Connection:
 
     def may_pass(self) -> bool:
         """May more of what the client has sent go to the ROUTER?"""
-        if self.handshake_up is not None or self.to_router or self.is_waiting:
+        if self.handshake_up is not None or self.to_router:
             return False
-        return self.untaken < WINDOW_BYTES if self.has_session else self.untaken == 0
+        if self.is_waiting or self.is_indebted:
+            return False
+        return self.passable > 0 and self.untaken < WINDOW_BYTES
 
 
 class Gate:
     """All connections of clients."""
 
     def __init__(
-        self, addresses: Iterable[Address], router: str, connections_max: int, hello_ms: int
+        self,
+        addresses: Iterable[Address],
+        router: str,
+        connections_max: int,
+        hello_ms: int,
+        requests_max: int,
     ) -> None:
         """Listens; ``router`` is the path at which the ROUTER does."""
+        self._request_ms = 1_000 / requests_max
+        self._indebted: list[tuple[float, bytes, Connection]] = []  # a heap, by when they have paid
         self._router = router
         self._connections_max = connections_max
         self._hello_ms = hello_ms
@@ -243,6 +269,8 @@ class Gate:
         if self._unconnected:
             for connection in list(self._unconnected):
                 self._connect(connection)
+        while self._indebted and self._indebted[0][0] <= now_ms:
+            self._read_on(heappop(self._indebted)[-1])
         if now_ms >= self._next_look_ms:
             self._look()
 
@@ -250,7 +278,10 @@ class Gate:
         """How long nobody need call ``turn`` while nothing comes."""
         if self._unconnected:
             return 2
-        return 100 if self._nameless or self._leaving or self._waiting else 1_000
+        wait_ms = 100 if self._nameless or self._leaving or self._waiting else 1_000
+        if self._indebted:
+            wait_ms = min(wait_ms, max(ceil(self._indebted[0][0]) - self._now_ms, 1))
+        return wait_ms
 
     def _serve(self, connection: Connection, descriptor: int, events: int) -> None:
         try:
@@ -342,10 +373,8 @@ class Gate:
     def _pass(self, connection: Connection, data: memoryview | bytes) -> None:
         """Passes on what a client has sent, as far as it may."""
         frames = connection.frames_up
-        if connection.has_session:
-            end = frames.take(data, FRAME_BYTES_MAX)
-        else:
-            end = frames.take(data, HELLO_BYTES_MAX, one=True)
+        size_max = FRAME_BYTES_MAX if connection.has_session else HELLO_BYTES_MAX
+        end = frames.take(data, size_max, connection.passable)
         if end < len(data):
             connection.held = bytes(data[end:])
         if frames.message > SMALL_BYTES and frames.message > connection.granted:
@@ -385,6 +414,7 @@ class Gate:
         if connection is None:
             return None
         connection.taken += size
+        connection.taken_messages += 1
         if connection.granted and connection.taken >= connection.granted_until:
             self._release(connection)
         return connection
@@ -394,6 +424,29 @@ class Gate:
         if connection.is_leaving and not connection.untaken and not connection.held:
             self._end(connection)
         elif connection.held or connection.masks.get(connection.client.fileno()) == 0:
+            self._go_on(connection)
+
+    # --- pace -------------------------------------------------------------------------------
+
+    def charge(self, connection: Connection, cost: float) -> None:
+        """The front-end has done so much for a client; one that asks too much is held up."""
+        if connection.is_over or connection.is_leaving:
+            return
+        if connection.client.family == socket.AF_UNIX:
+            return  # of this user: a door, which carries many clients, or a program of its own
+        earliest_ms = float(self._now_ms - BURST_MS)
+        connection.paid_ms = max(connection.paid_ms, earliest_ms) + cost * self._request_ms
+        if connection.paid_ms > self._now_ms and not connection.is_indebted:
+            connection.is_indebted = True
+            heappush(self._indebted, (connection.paid_ms, connection.routing, connection))
+
+    def _read_on(self, connection: Connection) -> None:
+        """A client was held up: goes on with it, unless more was charged meanwhile."""
+        if connection.paid_ms > self._now_ms and not connection.is_over:
+            heappush(self._indebted, (connection.paid_ms, connection.routing, connection))
+            return
+        connection.is_indebted = False
+        if not connection.is_over:
             self._go_on(connection)
 
     # --- grants for large messages ------------------------------------------------------------

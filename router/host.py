@@ -55,8 +55,19 @@ from asterism.router.placement import store_of, worker_of
 from asterism.wire import Part, Verb
 
 DRAIN_MAX: Final = 256  # messages taken from the workers before clients have their turn
-DRAIN_PARTS_MAX: Final = 128  # parts taken from clients before the others have theirs, but for
-DRAIN_BYTES_MAX: Final = 8 << 20  # those of the last message; and bytes of them, likewise
+DRAIN_COST_MAX: Final = 128  # of what is taken from clients before the others have their turn, but
+DRAIN_BYTES_MAX: Final = 8 << 20  # for the last message; and bytes of it, likewise
+# What messages are made of, which costs 1. All else is rare, and costs more: a client that floods
+# the front-end with it would keep it and the workers busy.
+TRAFFIC: Final = frozenset(
+    {
+        *(Verb.PUBLISH, Verb.AWAIT_RECEIPTS, Verb.GRANT, Verb.PULL, Verb.CANCEL_WAIT, Verb.REPORT),
+        *(Verb.EXTEND, Verb.DRAFT, Verb.SET_DRAFT, Verb.ORDER, Verb.FETCH, Verb.COMPLETE),
+        Verb.FAIL,
+    }
+)
+CONTROL_COST: Final = 10  # of anything else
+CHARGED_BYTES: Final = 32 << 10  # so many bytes cost 1 more
 ROUTES_MAX: Final = 65_536  # topics whose worker is remembered; all are forgotten past it
 BACKLOG: Final = 1_024  # connections of the gate that ZeroMQ has not taken yet
 PIPE_MAX: Final = 1_000  # messages ZeroMQ holds for one peer; then the outbox, or busy
@@ -124,9 +135,8 @@ class FrontEnd:
         if room < config.max_connections:
             fields = fields_of(max_connections=config.max_connections, takes=room)
             log.warning("the system allows fewer connections than max_connections %s", fields)
-        return Gate(
-            addresses, router, max(min(config.max_connections, room), 1), config.hello_timeout_ms
-        )
+        most = max(min(config.max_connections, room), 1)
+        return Gate(addresses, router, most, config.hello_timeout_ms, config.max_requests)
 
     def _router(self, address: str, peer_pid: int | None = None) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.ROUTER)
@@ -207,22 +217,24 @@ class FrontEnd:
     # --- from clients -----------------------------------------------------------------------
 
     def _drain_clients(self) -> None:
-        drained = parts = 0
-        while parts < DRAIN_PARTS_MAX and drained < DRAIN_BYTES_MAX:
+        drained = cost = 0
+        while cost < DRAIN_COST_MAX and drained < DRAIN_BYTES_MAX:
             routing, frame = receive(self._clients), receive(self._clients)
             more = rest(self._clients)
             size = len(frame) + sum(map(len, more)) if more else len(frame)
             connection = self._gate.taken(routing, size)
-            parts += 1
+            cost += 1
             if connection is not None:
-                parts += self._on_client(connection, frame, 1 + len(more))
+                asked = self._on_client(connection, frame, 1 + len(more))
+                cost += asked
+                self._gate.charge(connection, asked + size / CHARGED_BYTES)
                 self._gate.proceed(connection)
             drained += size
             if not is_readable(self._clients):
                 return
 
     def _on_client(self, connection: Connection, frame: bytes, count: int) -> int:
-        """Takes a message of a client: one frame, of one part or several. How many it has."""
+        """Takes a message of a client: one frame, of one part or several. What they cost."""
         try:
             if count != 1:
                 raise PeerError("bad_request", f"a message is one frame, not {count}")
@@ -230,7 +242,7 @@ class FrontEnd:
         except PeerError as error:
             self._send_client(connection, refusal(error, 0, 0, b""))
             self._count_refused(connection)
-            return 0
+            return CONTROL_COST
         routing = connection.routing
         session = self._sessions.by_routing.get(routing)
         if session is not None:
@@ -249,7 +261,7 @@ class FrontEnd:
                 self._on_part(connection, frame, part)
         if held:
             self._forward(connection, held_for, frame, held)
-        return len(parts)
+        return sum(1 if part.verb in TRAFFIC else _control_cost(part) for part in parts)
 
     def _count_refused(self, connection: Connection) -> None:
         """A message was refused as a whole; a client that sends nothing else is cut."""
@@ -623,6 +635,10 @@ class FrontEnd:
             self._parked_bytes -= session.outbox_bytes
             self._gate.end_session(session.connection)
             self._tell(session.workers, b"ended", session.id)
+
+
+def _control_cost(part: Part) -> int:
+    return CONTROL_COST * (1 + (part.end - part.begin) // CHARGED_BYTES)
 
 
 def _held_bytes(session: Session) -> int:

@@ -16,6 +16,7 @@ GREETING: Final = b"\xff" + bytes(7) + b"\x01\x7f\x03\x01" + b"NULL".ljust(52, b
 MORE, LONG, COMMAND = 1, 2, 4
 READY_BYTES_MAX: Final = 1_024  # of a peer's READY, with its head
 COMMAND_BYTES_MAX: Final = 64  # of a command after the handshake; PING and PONG have 23 at most
+MULTIPART_BYTES_MAX: Final = 64 << 10  # of a message that is refused for its number of frames
 MESSAGE_FRAMES_MAX: Final = 1_024  # of one message, though one is all that the protocol allows
 _SIZE: Final = struct.Struct(">Q")
 _VALUE: Final = struct.Struct(">I")
@@ -107,11 +108,15 @@ class Frames:
     I2  ``whole`` is what ``payload`` was when the last message ended.
     """
 
-    __slots__ = ("_command", "_flags", "_frames", "_head", "_left", "message", "payload", "whole")
+    __slots__ = (
+        *("_command", "_flags", "_frames", "_head", "_left"),
+        *("message", "messages", "payload", "whole"),
+    )
 
     def __init__(self) -> None:
         self.payload = 0
         self.whole = 0
+        self.messages = 0  # that have ended
         self.message = 0  # bytes that the message under way has announced so far
         self._frames = 0  # of it
         self._flags = 0
@@ -119,10 +124,10 @@ class Frames:
         self._head = b""  # the beginning of a head that is not whole yet
         self._command: bytearray | None = None  # what has passed of a command
 
-    def take(self, data: Data, size_max: int, one: bool = False) -> int:
-        """Takes bytes as they pass, of messages up to a size; how many it has taken.
+    def take(self, data: Data, size_max: int, most: int = 0) -> int:
+        """Takes bytes as they pass, of messages up to a size; how many bytes it has taken.
 
-        That is all of them, but for those behind the first message where ``one`` is wanted.
+        That is all of them, but for those behind so many messages where there is a ``most``.
         """
         at, size = 0, len(data)
         while at < size:
@@ -138,8 +143,10 @@ class Frames:
                     self.payload += step
                 self._left -= step
                 at += step
-            if not self._left and self._end_frame() and one:
-                break
+            if not self._left and self._end_frame():
+                most -= 1
+                if not most:
+                    break
         return at
 
     def _take_head(self, data: Data, at: int, size_max: int) -> int:
@@ -164,6 +171,8 @@ class Frames:
                 raise ViolationError("a frame has flags that there are not")
             if self.message > size_max:
                 raise ViolationError(f"a message has more than {size_max} bytes")
+            if self._frames > 1 and self.message > MULTIPART_BYTES_MAX:
+                raise ViolationError("a message is one frame")
             if self._frames > MESSAGE_FRAMES_MAX:
                 raise ViolationError(f"a message has more than {MESSAGE_FRAMES_MAX} frames")
         self._flags = flags
@@ -180,5 +189,6 @@ class Frames:
         if self._flags & MORE:
             return False
         self.whole = self.payload
+        self.messages += 1
         self.message = self._frames = 0
         return True

@@ -18,6 +18,7 @@ import pytest
 
 import asterism
 from asterism import wire
+from asterism.router.gate_host import MESSAGES_MAX
 from asterism.testing import Broker
 from asterism.wire import Verb
 from tests.process.conftest import Raw, message
@@ -334,6 +335,28 @@ def test_at_the_bound_of_connections_those_without_a_session_make_room() -> None
         assert sum(peer.is_cut(0.05) for peer in silent) >= 20
         for peer in (known, *silent):
             peer.close()
+
+
+def test_a_client_that_asks_too_much_is_read_more_slowly_and_nobody_else_is() -> None:
+    count, most = 300, 1_000
+    slow = {"max_requests": most, "lanes": False}
+    with (
+        Broker(workers=1, config=slow) as broker,
+        Raw(broker.address) as raw,
+        asterism.connect_blocking(broker.address) as node,
+    ):
+        began = time.monotonic()
+        for _ in range(count):
+            raw.send(Verb.PING, "", None)
+        node.publish("orders", b"x")
+        early = 0
+        while raw.next_within(0) is not None:
+            early += 1
+        assert early < count, "the other client did not wait for all of them"
+        for _ in range(count - early):
+            assert raw.next().verb == Verb.PONG
+        # Each costs ten. What comes within a second may come at once, and the last ones are owed.
+        assert time.monotonic() - began > 10 * (count - MESSAGES_MAX) / most - 1
 
 
 def test_a_flood_of_what_cannot_be_understood_costs_the_connection_and_no_long_log(

@@ -39,6 +39,7 @@ heartbeat = 0.5
 restart_grace = 1.5
 hello_timeout = 1.5
 max_connections = 100
+max_requests = 200
 lanes = false
 alert = false
 log_level = "debug"
@@ -81,6 +82,7 @@ WHOLE_CONFIG = Config(
     restart_grace=1.5,
     hello_timeout=1.5,
     max_connections=100,
+    max_requests=200,
     lanes=False,
     alert=False,
     log_level="debug",
@@ -142,6 +144,7 @@ def test_the_environment_may_set_every_key() -> None:
         "ASTERISM_RESTART_GRACE": "1.5",
         "ASTERISM_HELLO_TIMEOUT": "1.5",
         "ASTERISM_MAX_CONNECTIONS": "100",
+        "ASTERISM_MAX_REQUESTS": "200",
         "ASTERISM_LANES": "false",
         "ASTERISM_ALERT": "false",
         "ASTERISM_LOG_LEVEL": "debug",

@@ -15,6 +15,7 @@ from asterism.router.zmtp import (
     LONG,
     MESSAGE_FRAMES_MAX,
     MORE,
+    MULTIPART_BYTES_MAX,
     Frames,
     Handshake,
     ViolationError,
@@ -61,7 +62,7 @@ def test_what_stands_behind_the_first_message_is_left_where_one_is_wanted(
     frames, first = Frames(), frame(b"x", MORE) + frame(body)
     taken = 0
     for piece in cut(first + frame(b"next"), places):
-        size = frames.take(piece, 10_000, one=True)
+        size = frames.take(piece, 10_000, most=1)
         taken += size
         if size < len(piece) or taken == len(first):
             break
@@ -97,6 +98,10 @@ def test_a_message_has_a_bound_in_bytes_and_in_frames() -> None:
     frames.take(frame(bytes(600), MORE), 1_000)
     with pytest.raises(ViolationError, match="more than 1000 bytes"):
         frames.take(frame(bytes(401)), 1_000)
+    frames = Frames()
+    frames.take(frame(bytes(MULTIPART_BYTES_MAX), MORE), 10 * MULTIPART_BYTES_MAX)
+    with pytest.raises(ViolationError, match="one frame"):
+        frames.take(frame(b"x"), 10 * MULTIPART_BYTES_MAX)
     frames = Frames()
     frames.take(frame(b"", MORE) * MESSAGE_FRAMES_MAX, 1_000)
     with pytest.raises(ViolationError, match="frames"):

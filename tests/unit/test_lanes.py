@@ -84,6 +84,18 @@ def is_cut(client: socket.socket) -> bool:
     return True
 
 
+def test_lanes_tell_whether_something_has_come(world: World) -> None:
+    client, other = world.open(), world.open(OTHER)
+    assert not world.lanes.has_input()
+    client.sendall(PING)
+    assert world.lanes.has_input()
+    world.lanes.wait(0)
+    other.sendall(PING)
+    assert world.lanes.has_input(), "what a turn had no time for counts too"
+    assert [session for session, _ in world.read() + world.look()] == [SESSION, OTHER]
+    assert not world.lanes.has_input()
+
+
 def is_open(client: socket.socket) -> bool:
     """Has the worker neither closed it nor sent anything?"""
     client.setblocking(False)
