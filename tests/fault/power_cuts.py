@@ -165,6 +165,21 @@ class Disk:
         (to / name).write_bytes(b"".join(parts)[:size])
 
 
+def note_flushes(store: Store, disk: Disk) -> None:
+    """Lets a disk know of every flush that has ended: only then a store lets its log go.
+
+    One write may find that a flush has ended and begin the next, with no moment between them at
+    which nothing is being flushed.
+    """
+    trim = store._trim
+
+    def noted(up_to: int) -> None:
+        disk.note_rocksdb()
+        trim(up_to)
+
+    store._trim = noted  # type: ignore[method-assign]
+
+
 @contextmanager
 def watched(disk: Disk) -> Iterator[None]:
     """Lets a disk know of every sync that our own code makes."""
@@ -216,6 +231,7 @@ class Machine(CoreBroker):
     def _open(self) -> Store:
         self.store = Store(self.disk.folder, budget=self.budget)
         self.disk.note_rocksdb()
+        note_flushes(self.store, self.disk)
         self._check_rows()
         return self.store
 

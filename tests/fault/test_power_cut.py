@@ -1,15 +1,24 @@
 """A store after power cuts: what was confirmed is there, and nothing without what it follows on."""
 
 import os
+import random
 import shutil
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from asterism.storage.store import MARK_NAME, Store, StoreError
-from tests.fault.power_cuts import FAULTS, LIVES_A_MACHINE, run_machine
+from asterism.storage.store import MARK_NAME, Budget, Store, StoreError
+from tests.fault.power_cuts import (
+    FAULTS,
+    LIVES_A_MACHINE,
+    Disk,
+    note_flushes,
+    run_machine,
+    watched,
+)
 
 pytestmark = pytest.mark.fault
 
@@ -120,6 +129,35 @@ def cut_with_one_batch_in_the_log_alone(folder: Path) -> Path:
         store.write()
         shutil.copytree(store.folder, folder / "cut")
     return folder / "cut"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_flush_that_ended_stays_on_the_disk_though_the_next_has_begun(
+    seed: int, tmp_path: Path
+) -> None:
+    """Of the simulated disk: a cut must not undo tables whose log was let go with good reason."""
+    disk = Disk(tmp_path / "live")
+    with (
+        watched(disk),
+        Store(disk.folder, budget=Budget(write_bytes=2_000)) as store,
+    ):
+        disk.note_rocksdb()
+        note_flushes(store, disk)
+        numbers = iter(range(10_000))
+        while not store._flushing:
+            commit(store, b"%d" % next(numbers))
+        first = store._flushing
+        deadline = time.monotonic() + 30
+        while store.is_flushing and time.monotonic() < deadline:
+            time.sleep(0.001)
+        while store._flushing in (0, first):  # one of these writes ends it and begins the next
+            commit(store, b"%d" % next(numbers), bytes(1_000))
+        for _ in range(3):  # which go over what the log had of the first flush
+            commit(store, b"%d" % next(numbers), bytes(600))
+        rows = rows_in(store)
+        disk.cut(tmp_path / "cut", random.Random(seed), is_flushing=True)
+    with Store(tmp_path / "cut") as store:
+        assert rows_in(store) == rows
 
 
 def test_a_batch_that_is_in_the_log_alone_is_put_back_once(tmp_path: Path) -> None:
