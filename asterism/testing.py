@@ -168,6 +168,19 @@ class Broker:
         """Waits until every process runs and is ready, after kills for example."""
         self._running.wait_ready(s)
 
+    def reset(self) -> None:
+        """Deletes every topic, with its messages and receivers: the broker is as it began.
+
+        Clients that are connected stay so; their inboxes end with ``topic_gone``.
+        """
+        with asterism.connect_blocking(self.address, name="reset") as node:
+            for topic in node.list_topics():
+                try:
+                    node.delete_topic(topic)
+                except asterism.PeerError as error:
+                    if error.code != "no_such_topic":  # a client may have been quicker
+                        raise
+
     def snapshot(self) -> Path:
         """Takes a snapshot of every store; the folder that holds it."""
         from asterism.cli.snapshot import take

@@ -17,6 +17,7 @@ import pytest
 import asterism
 from asterism.config import ConfigError
 from asterism.testing import Broker, StartError
+from tests.tidy.test_docs import ALL_SNIPPETS
 from tests.tidy.tree import ROOT
 
 pytestmark = pytest.mark.process
@@ -277,10 +278,11 @@ def test_second(asterism_broker):
 """
 
 
-def use_plugin(folder: Path) -> str:
-    """A session of somebody's tests, in an environment that has asterism; what pytest says."""
-    (folder / "test_users.py").write_text(PLUGIN_USERS)
-    done = subprocess.run(
+def run_pytest(folder: Path, tests: str, options: str = "") -> "subprocess.CompletedProcess[str]":
+    """A run of somebody's tests, in an environment that has asterism."""
+    (folder / "test_users.py").write_text(tests)
+    (folder / "pyproject.toml").write_text(options)
+    return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--durations=0", str(folder)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         cwd=folder,
@@ -288,6 +290,11 @@ def use_plugin(folder: Path) -> str:
         text=True,
         timeout=60,
     )
+
+
+def use_plugin(folder: Path, tests: str = PLUGIN_USERS, options: str = "") -> str:
+    """Somebody's tests, which pass; what pytest says."""
+    done = run_pytest(folder, tests, options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -300,3 +307,82 @@ def test_the_pytest_fixture_is_ready_within_two_seconds_of_its_second_use(tmp_pa
     use_plugin(tmp_path)
     (setup,) = re.findall(r"([0-9.]+)s setup +\S*test_first", use_plugin(tmp_path))
     assert float(setup) < 2
+
+
+FIXTURE_USERS = """
+import asyncio
+
+names = []
+
+def test_a_topic_of_its_own(asterism_topic):
+    names.append(asterism_topic)
+    assert asterism_topic.startswith("test_a_topic_of_its_own")
+
+def test_another_one(asterism_topic, asterism_node_blocking):
+    assert asterism_topic not in names
+    inbox = asterism_node_blocking.subscribe(asterism_topic, name="me")
+    asterism_node_blocking.publish(asterism_topic, b"x")
+    assert inbox.receive(timeout=10).payload == b"x"
+
+def test_a_client_that_the_test_opens(asterism_topic, asterism_node):
+    async def publish():
+        async with asterism_node as node:
+            return (await node.publish(asterism_topic, b"x")).sequence
+    assert asyncio.run(publish()) == 1
+"""
+
+
+def test_the_pytest_fixtures_give_topics_and_clients(tmp_path: Path) -> None:
+    assert "3 passed" in use_plugin(tmp_path, FIXTURE_USERS)
+
+
+OPTION_USERS = """
+def test_the_broker_is_as_it_was_asked_for(asterism_broker, asterism_node_blocking):
+    assert asterism_broker.http_url.startswith("http://")
+    assert len(asterism_broker.pids()["worker"]) == 1
+    asterism_node_blocking.create_topic("t")
+    assert asterism_node_blocking.describe("t")["settings"]["max_attempts"] == 7
+"""
+OPTIONS = """
+[tool.pytest.ini_options]
+asterism_doors = "http"
+asterism_workers = "1"
+asterism_config = ["sync = '20ms'", "topic.max_attempts = 7"]
+"""
+
+
+def test_the_options_of_the_pytest_fixture_are_in_the_users_own_file(tmp_path: Path) -> None:
+    assert "1 passed" in use_plugin(tmp_path, OPTION_USERS, OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ('asterism_config = "topic ="', "asterism_config is not TOML"),
+        ('asterism_workers = "many"', "asterism_workers is a whole number, not 'many'"),
+        ('asterism_doors = "window"', "window"),
+    ],
+)
+def test_a_bad_option_of_the_pytest_fixture_is_said(tmp_path: Path, option: str, why: str) -> None:
+    done = run_pytest(tmp_path, PLUGIN_USERS, f"[tool.pytest.ini_options]\n{option}\n")
+    assert done.returncode == 1
+    assert why in done.stdout
+
+
+def test_the_tests_and_options_of_the_page_for_users_work(tmp_path: Path) -> None:
+    page = [one for one in ALL_SNIPPETS if one.document == "docs/testing-your-application.md"]
+    tests = [one.text for one in page if "def test_" in one.text or "@pytest.fixture" in one.text]
+    (options,) = (one.text for one in page if one.language == "toml")
+    assert "2 passed" in use_plugin(tmp_path, "\n".join(tests), options)
+
+
+def test_a_reset_leaves_no_topic_and_no_message(broker: Broker) -> None:
+    with asterism.connect_blocking(broker.address) as node:
+        node.create_topic("own", dedicated=True)
+        node.publish("shared", b"x", max_receivers=1)
+        inbox = node.subscribe("shared", name="me", credit=0)
+        broker.reset()
+        with pytest.raises(asterism.PeerError, match="topic_gone"):
+            inbox.receive(WAIT_S)
+        assert node.list_topics() == []
+        assert node.publish("shared", b"y").sequence > 0
