@@ -6,21 +6,50 @@ a client install stays light; the clients are imported when they are first asked
 """
 
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from asterism.errors import PeerError
 from asterism.settings import Backoff, DropOld, RejectNew
+
+if TYPE_CHECKING:  # for type checkers and editors, which do not run ``__getattr__``
+    from asterism.sdk.aio import (
+        BatchReceipt,
+        ClosedError,
+        Delivery,
+        Inbox,
+        Message,
+        MessageReceipt,
+        Node,
+        Outcome,
+        Receipt,
+        connect,
+    )
+    from asterism.sdk.client import (
+        BlockingBatchReceipt,
+        BlockingDelivery,
+        BlockingInbox,
+        BlockingMessageReceipt,
+        BlockingNode,
+        BlockingReceipt,
+        connect_blocking,
+    )
 
 __version__: Final = "0.1.0"
 
 # What the SDK gives users by this package's name, and the module of the SDK that has it.
 _CLIENTS: Final = {
     "BatchReceipt": "aio",
+    "BlockingBatchReceipt": "client",
+    "BlockingDelivery": "client",
+    "BlockingInbox": "client",
+    "BlockingMessageReceipt": "client",
     "BlockingNode": "client",
+    "BlockingReceipt": "client",
     "ClosedError": "aio",
     "Delivery": "aio",
     "Inbox": "aio",
     "Message": "aio",
+    "MessageReceipt": "aio",
     "Node": "aio",
     "Outcome": "aio",
     "Receipt": "aio",
@@ -28,7 +57,31 @@ _CLIENTS: Final = {
     "connect_blocking": "client",
 }
 
-__all__ = ["Backoff", "DropOld", "PeerError", "RejectNew", "__version__", *_CLIENTS]
+# In full, since type checkers read it too; a test compares it with the table above.
+__all__ = [
+    "Backoff",
+    "BatchReceipt",
+    "BlockingBatchReceipt",
+    "BlockingDelivery",
+    "BlockingInbox",
+    "BlockingMessageReceipt",
+    "BlockingNode",
+    "BlockingReceipt",
+    "ClosedError",
+    "Delivery",
+    "DropOld",
+    "Inbox",
+    "Message",
+    "MessageReceipt",
+    "Node",
+    "Outcome",
+    "PeerError",
+    "Receipt",
+    "RejectNew",
+    "__version__",
+    "connect",
+    "connect_blocking",
+]
 
 
 def __getattr__(name: str) -> Any:

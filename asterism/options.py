@@ -7,7 +7,7 @@ times are whole milliseconds. Here one is turned into the other, for all of them
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, Literal, TypedDict
 
 from asterism import checks
 from asterism.errors import PeerError
@@ -20,6 +20,30 @@ from asterism.settings import (
     RejectNew,
     TopicSettings,
 )
+
+
+class TopicOptions(TypedDict, total=False):
+    """What may be set on a topic, as users write it, with times in seconds: see ``docs/sdk.md``."""
+
+    blocking: bool
+    overflow: RejectNew | DropOld | Mapping[str, int | str] | None
+    concurrency: int | None
+    unique: bool
+    draft_timeout: float
+    sent_timeout: float
+    received_timeout: float
+    max_attempts: int
+    max_deliveries: int | None
+    retry_backoff: Backoff | Mapping[str, float] | None
+    dead_letter: str | None
+    requeue: Literal["back", "front"]
+    default_ttl: float
+    max_payload: int
+    history: Literal["none", "headers", "full"]
+    history_ttl: float
+    receipt_ttl: float
+    dedicated: bool
+
 
 # The user's name -> the field, and its least and most in milliseconds.
 _SECONDS: Final[dict[str, tuple[str, int, int]]] = {

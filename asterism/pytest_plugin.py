@@ -61,8 +61,7 @@ def asterism_node(asterism_broker: "Broker") -> "Node":
     """
     import asterism
 
-    node: Node = asterism.connect(asterism_broker.address)
-    return node
+    return asterism.connect(asterism_broker.address)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Self, Unpack
 from asterism import checks, limits
 from asterism.errors import PeerError
 from asterism.message import Header
-from asterism.options import milliseconds
+from asterism.options import TopicOptions, milliseconds
 from asterism.sdk.composing import Composer, Ids, Wishes, moment_ms, timeout_ms
 from asterism.sdk.connection import (
     CLOSE_TIMEOUT,
@@ -624,7 +624,7 @@ class Node(Connection):
         *,
         exist_ok: bool = False,
         timeout: float | None = TIMEOUT,
-        **settings: Any,
+        **settings: Unpack[TopicOptions],
     ) -> None:
         """Makes a topic with settings of its own; ``topic_exists`` unless ``exist_ok``."""
         try:
@@ -639,7 +639,7 @@ class Node(Connection):
         *,
         inherit: Sequence[str] = (),
         timeout: float | None = TIMEOUT,
-        **settings: Any,
+        **settings: Unpack[TopicOptions],
     ) -> None:
         """Changes settings of a topic; those in ``inherit`` follow the broker's defaults again."""
         fields = (_plain(settings), tuple(inherit))
@@ -949,7 +949,7 @@ def _chunk(contents: list[bytes], headers: list[bytes], start: int) -> tuple[int
         count = max(1, min(count - 1, count * CHUNK_BYTES // size))
 
 
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+def _plain(settings: TopicOptions) -> dict[str, object]:
     """Settings as they travel: the values that ``asterism`` exports become maps."""
     return {name: _plain_setting(value) for name, value in settings.items()}
 

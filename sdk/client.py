@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
 from asterism.errors import PeerError
+from asterism.options import TopicOptions
 from asterism.sdk.aio import CREDIT, REPLIES, STATUS_TIMEOUT, Message, Node, Once
 from asterism.sdk.composing import Ids, Wishes
 from asterism.sdk.connection import (
@@ -529,7 +530,7 @@ class BlockingNode:
         *,
         exist_ok: bool = False,
         timeout: float | None = TIMEOUT,
-        **settings: Any,
+        **settings: Unpack[TopicOptions],
     ) -> None:
         """Makes a topic with settings of its own; ``topic_exists`` unless ``exist_ok``."""
         self._loop.run(
@@ -542,7 +543,7 @@ class BlockingNode:
         *,
         inherit: Sequence[str] = (),
         timeout: float | None = TIMEOUT,
-        **settings: Any,
+        **settings: Unpack[TopicOptions],
     ) -> None:
         """Changes settings of a topic; those in ``inherit`` follow the broker's defaults again."""
         self._loop.run(self._node.configure(topic, inherit=inherit, timeout=timeout, **settings))

@@ -196,7 +196,8 @@ def test_of_many_messages_some_may_differ_and_some_may_be_refused(
 ) -> None:
     async def scenario(node: Node, topic: str) -> None:
         await node.create_topic(topic, overflow=asterism.RejectNew(2))
-        messages = [b"1", asterism.Message(b"2", subject="other"), b"3"]
+        other = asterism.Message(b"2", subject="other")
+        messages: list[bytes | asterism.Message] = [b"1", other, b"3"]
         with pytest.raises(asterism.PeerError) as refused:
             await node.publish_many(topic, messages, subject="common")
         assert refused.value.code == "overflow"

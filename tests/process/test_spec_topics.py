@@ -3,7 +3,7 @@
 import asyncio
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -168,7 +168,7 @@ def rows_with(folder: Path, topic: str, text: str) -> list[bytes]:
 
 @pytest.mark.parametrize("history, kept", [("none", 0), ("headers", 0), ("full", 1)])
 def test_resolved_messages_are_kept_as_history(
-    broker: Broker, topic: str, history: str, kept: int
+    broker: Broker, topic: str, history: Literal["none", "headers", "full"], kept: int
 ) -> None:
     with asterism.connect_blocking(broker.address) as node:
         node.create_topic(topic, history=history)
