@@ -2,8 +2,9 @@
 
 import argparse
 import sys
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from asterism import __version__
 
@@ -13,13 +14,57 @@ exit codes: 0 done, 1 refused or failed, 2 wrong use or configuration, 3 no brok
 
 
 class Parser(argparse.ArgumentParser):
-    """Reads arguments; who names no command is shown which there are."""
+    """Reads arguments: behind a command, options and others in any order. Who names no command is
+    shown which there are."""
 
     def error(self, message: str) -> NoReturn:
         if message.endswith("required: COMMAND"):
             self.print_help(sys.stderr)
             self.exit(2, f"\n{self.prog}: name one of these commands\n")
         super().error(message)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """First the options of a command, wherever they stand, then what they leave.
+
+        By itself argparse gives every argument that may be absent its value at the first gap
+        between options. ``parse_intermixed_args`` takes no commands and, in Python 3.11, loses
+        the ``--`` before words that begin with a dash.
+        """
+        if self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        words = list(sys.argv[1:] if args is None else args)
+        end = words.index("--") if "--" in words else len(words)
+        options = _Part(self, self._get_optional_actions())
+        found, left = options.parse_known_args(words[:end], namespace)
+        others = _Part(self, self._get_positional_actions())
+        found, unknown = others.parse_known_args(left + words[end:], found)
+        for name, value in self._defaults.items():
+            if not hasattr(found, name):
+                setattr(found, name, value)
+        return found, unknown
+
+
+class _Part(argparse.ArgumentParser):
+    """Reads some of the arguments of a command; that one speaks to the user."""
+
+    def __init__(self, command: Parser, actions: Iterable[argparse.Action]) -> None:
+        super().__init__(add_help=False)
+        self._command = command
+        for action in actions:
+            self._add_action(action)
+        self._mutually_exclusive_groups = [
+            group
+            for group in command._mutually_exclusive_groups
+            if set(group._group_actions) <= set(self._actions)
+        ]
+
+    def error(self, message: str) -> NoReturn:
+        self._command.error(message)
+
+    def print_help(self, file: IO[str] | None = None) -> None:  # type: ignore[override]
+        self._command.print_help(file)
 
 
 def parser() -> Parser:

@@ -1,9 +1,11 @@
 """What the command line reads and writes, without a broker."""
 
+import argparse
 import io
 import logging
 import sysconfig
 import tomllib
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,68 @@ def test_a_command_is_read(line: str) -> None:
     assert callable(getattr(module, options.function))
 
 
+@pytest.mark.parametrize("line", LINES)
+def test_options_and_others_come_in_any_order(line: str) -> None:
+    path, command = command_of(line)
+    pieces = pieces_of(command, line.split()[len(path) :])
+    options = [piece for piece in pieces if piece[0].startswith("-")]
+    others = [piece for piece in pieces if piece not in options]
+    by_turns = [piece for pair in zip_longest(others, options) for piece in pair if piece]
+    expected = parser().parse_args(line.split())
+    for order in ([*options, *others], [*others, *options], by_turns):
+        words = [word for piece in order for word in piece]
+        assert parser().parse_args([*path, *words]) == expected, words
+
+
+def command_of(line: str) -> tuple[tuple[str, ...], argparse.ArgumentParser]:
+    """The longest command that a line begins with."""
+    found = [
+        (path, inner)
+        for path, inner, _ in completion.commands(parser())
+        if path == tuple(line.split()[: len(path)])
+    ]
+    return max(found, key=lambda each: len(each[0]))
+
+
+def pieces_of(command: argparse.ArgumentParser, words: list[str]) -> list[list[str]]:
+    """The words of a command, each option together with its value."""
+    values = completion.values_of(command)
+    pieces: list[list[str]] = []
+    for word in words:
+        if pieces and len(pieces[-1]) == 1 and pieces[-1][0] in values:
+            pieces[-1].append(word)
+        else:
+            pieces.append([word])
+    return pieces
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("pub orders --subject s hello", "hello"),
+        ("pub --subject s orders hello", "hello"),
+        ("pub orders -ss hello", "hello"),
+        ("pub orders --subj=s hello", "hello"),
+        ("pub orders -s s -- -hello", "-hello"),
+        ("pub -s s -- orders --hello", "--hello"),
+        ("pub orders -s s -5", "-5"),
+        ("pub orders -s s -", "-"),
+        ("pub orders -s s", None),
+    ],
+)
+def test_an_option_may_stand_before_the_message(line: str, message: str | None) -> None:
+    options = parser().parse_args(line.split())
+    assert (options.topic, options.message, options.subject) == ("orders", message, ["s"])
+
+
+def test_help_is_that_of_the_whole_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["pub", "orders", "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: asterism pub [-h]") and "topic [message]" in shown
+
+
 @pytest.mark.parametrize(
     "line", ["", "nothing", "topic", "topic create", "up --workers 0", "pub a b --mode x"]
 )
@@ -142,6 +206,10 @@ def test_who_names_no_command_is_shown_them(line: str, capsys: pytest.CaptureFix
         ("parked renew a -1", "must be the number of a message, not '-1'\n"),
         (f"parked renew a {1 << 63}", f"must be the number of a message, not '{1 << 63}'\n"),
         ("sub a --name b --group c", "argument --group: not allowed with argument --name\n"),
+        ("sub --name b a --group c", "argument --group: not allowed with argument --name\n"),
+        ("spark export", "required: --out\n"),
+        ("pub a --nothing b", "unrecognized arguments: --nothing b\n"),
+        ("pub a b --wait c", "unrecognized arguments: c\n"),
     ],
 )
 def test_what_is_wrong_with_a_line_is_said_in_words(
