@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from asterism import checks
-from asterism.addresses_host import place_of
+from asterism.addresses_host import ADDRESS_VARIABLE, DEFAULT_ADDRESS, place_of
 from asterism.errors import PeerError
 from asterism.options import TOPIC_NAMES, milliseconds, topic_overrides, unknown
 from asterism.settings import DEFAULT_BOUNDS, Bounds, TopicSettings
@@ -20,8 +20,8 @@ from asterism.settings import DEFAULT_BOUNDS, Bounds, TopicSettings
 PREFIX: Final = "ASTERISM_"
 MQ_PREFIX: Final = "MQ_"  # of the variables that the HTTP door takes over from another service
 CONFIG_VARIABLE: Final = "ASTERISM_CONFIG"  # the path of the file, where none is given
-# Ours, but no settings of the broker: bin/test reads the second.
-_OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "ASTERISM_VENV"})
+# Ours, but no settings of the broker: clients read the second, bin/test and bin/up the third.
+_OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, ADDRESS_VARIABLE, "ASTERISM_VENV"})
 
 FILE_BYTES_MAX: Final = 1_048_576
 PATH_BYTES_MAX: Final = 4_096
@@ -179,7 +179,7 @@ class Config:
     max_dedicated: int = 64
     max_receivers_per_topic: int = DEFAULT_BOUNDS.receivers
     max_producers_per_topic: int = DEFAULT_BOUNDS.producers
-    listen: str = "tcp://127.0.0.1:7700"
+    listen: str = DEFAULT_ADDRESS
     insecure: bool = False
     heartbeat: float = 2
     restart_grace: float = 5

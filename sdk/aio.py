@@ -1,6 +1,7 @@
 """The asyncio client: a ``Node`` is one connection to a broker, made again when it is lost."""
 
 import asyncio
+import os
 import secrets
 import time
 from collections.abc import Generator, Iterable, Sequence
@@ -9,6 +10,7 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple, Self, Unpack
 
 from asterism import checks, limits
+from asterism.addresses_host import DEFAULT_ADDRESS, address_in
 from asterism.errors import PeerError
 from asterism.message import Header
 from asterism.options import TopicOptions, milliseconds
@@ -907,7 +909,7 @@ class Node(Connection):
 
 
 def connect(
-    address: str = "tcp://127.0.0.1:7700",
+    address: str | None = None,
     name: str = "",
     *,
     timeout: float = CONNECT_TIMEOUT,
@@ -917,17 +919,25 @@ def connect(
 ) -> Node:
     """A client for ``async with``; ``timeout`` is how long it waits for a broker at first.
 
+    Without an address it is that of the variable ``ASTERISM_ADDRESS``, else
+    ``tcp://127.0.0.1:7700``.
+
     At most ``window_messages`` messages and ``window_bytes`` bytes are published and unanswered;
     beyond that, publishing waits. ``replies`` is the topic that answers to requests come by.
     """
     return Node(
-        address,
+        given_or_default(address),
         name or "python",
         timeout=timeout,
         window_messages=window_messages,
         window_bytes=window_bytes,
         replies=replies,
     )
+
+
+def given_or_default(address: str | None) -> str:
+    """Where to connect: the address given, else that of the environment, else the default."""
+    return (address_in(os.environ) or DEFAULT_ADDRESS) if address is None else address
 
 
 def _content(payload: object) -> bytes:

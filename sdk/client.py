@@ -14,7 +14,15 @@ from typing import Any, Final, Self, Unpack
 
 from asterism.errors import PeerError
 from asterism.options import TopicOptions
-from asterism.sdk.aio import CREDIT, REPLIES, STATUS_TIMEOUT, Message, Node, Once
+from asterism.sdk.aio import (
+    CREDIT,
+    REPLIES,
+    STATUS_TIMEOUT,
+    Message,
+    Node,
+    Once,
+    given_or_default,
+)
 from asterism.sdk.composing import Ids, Wishes
 from asterism.sdk.connection import (
     CLOSE_TIMEOUT,
@@ -711,7 +719,7 @@ class BlockingNode:
 
 
 def connect_blocking(
-    address: str = "tcp://127.0.0.1:7700",
+    address: str | None = None,
     name: str = "",
     *,
     timeout: float = CONNECT_TIMEOUT,
@@ -722,7 +730,7 @@ def connect_blocking(
     """Connects; ``close`` it, or use it in ``with``. The arguments are those of ``connect``."""
     return BlockingNode(
         Node(
-            address,
+            given_or_default(address),
             name or "python",
             timeout=timeout,
             window_messages=window_messages,

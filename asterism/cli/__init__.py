@@ -44,8 +44,8 @@ def _run(given: list[str]) -> int:
         raise output.CommandError(str(error), output.WRONG_USE) from error
     except ConnectionError as error:
         raise output.CommandError(
-            f"{error}. Start a broker with `asterism up`, or name another with --data or "
-            "--address; `asterism doctor` looks closer.",
+            f"{error}. Start a broker with `asterism up`, or name another with --data, "
+            "--address or ASTERISM_ADDRESS; `asterism doctor` looks closer.",
             output.UNREACHABLE,
         ) from error
     except TimeoutError as error:

@@ -120,7 +120,8 @@ def _connected(command: Parser) -> None:
     command.add_argument(
         "--address",
         metavar="ADDRESS",
-        help="the broker, as tcp://127.0.0.1:7700 (default: the one of the data folder)",
+        help="the broker, as tcp://127.0.0.1:7700 (default: $ASTERISM_ADDRESS, or the one of the "
+        "data folder)",
     )
     command.add_argument(
         "--timeout",

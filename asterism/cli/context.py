@@ -3,21 +3,16 @@
 import argparse
 import logging
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 import asterism
-from asterism import checks
+from asterism.addresses_host import address_in, checked_address
 from asterism.cli import output
 from asterism.config import Config, load, variable_of
 from asterism.process_host import is_ours, read_run_file
 from asterism.running import FRONTEND
-
-_ADDRESS: Final = re.compile(r"tcp://[^/]+:([0-9]{1,5})|ipc://.+")
-PORT_MAX: Final = 65_535
 
 
 def configuration(options: argparse.Namespace) -> Config:
@@ -33,22 +28,19 @@ def data_folder(config: Config) -> Path:
 
 
 def address(options: argparse.Namespace) -> str:
-    """The address given, or that of the broker of the configured data folder."""
-    if options.address is not None:
-        return checked(options.address)
+    """The address given; else that of the broker whose folder or configuration was given; else that
+    of the environment; else that of the broker of the configured data folder."""
+    try:
+        if options.address is not None:
+            return checked_address("--address", options.address)
+        if options.data is None and options.config is None:
+            found = address_in(os.environ)
+            if found is not None:
+                return found
+    except ValueError as error:
+        raise output.CommandError(str(error), output.WRONG_USE) from None
     config = configuration(options)
     return address_of(data_folder(config), config)
-
-
-def checked(address: str) -> str:
-    """An address that ZeroMQ understands; what it says of others helps nobody."""
-    parts = _ADDRESS.fullmatch(address)
-    if parts is None or int(parts[1] or 0) > PORT_MAX:
-        raise output.CommandError(
-            f"--address must be like tcp://127.0.0.1:7700, not {checks.shown(address)}",
-            output.WRONG_USE,
-        )
-    return address
 
 
 def address_of(data_dir: Path, config: Config) -> str:

@@ -224,14 +224,62 @@ def test_what_is_wrong_with_a_line_is_said_in_words(
     "address", ["", "localhost", "127.0.0.1:7700", "tcp://127.0.0.1", "http://a:1", "tcp://a:65536"]
 )
 def test_an_address_that_is_none_is_wrong_use(address: str) -> None:
+    options = parser().parse_args(["status", "--address", address])
     with pytest.raises(output.CommandError, match="--address must be like tcp:") as refused:
-        context.checked(address)
+        context.address(options)
     assert refused.value.code == output.WRONG_USE
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:7700", "tcp://[::1]:7700", "ipc:///x/y"])
-def test_an_address_that_is_one_is_taken_as_it_is(address: str) -> None:
-    assert context.checked(address) == address
+def test_an_address_that_is_one_is_taken_as_it_is(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert context.address(parser().parse_args(["status", "--address", address])) == address
+    monkeypatch.setenv("ASTERISM_ADDRESS", address)
+    assert context.address(parser().parse_args(["status"])) == address
+
+
+def test_what_a_command_is_told_of_its_broker_wins_over_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "asterism.toml").write_text('listen = "tcp://127.0.0.1:7703"')
+    for line, address in (
+        ("status --address tcp://127.0.0.1:7702", "tcp://127.0.0.1:7702"),
+        ("status --config asterism.toml", "tcp://127.0.0.1:7703"),
+        ("status --data elsewhere", "tcp://127.0.0.1:7700"),
+        ("status", "tcp://127.0.0.1:7701"),
+    ):
+        monkeypatch.setenv("ASTERISM_ADDRESS", "tcp://127.0.0.1:7701")
+        assert context.address(parser().parse_args(line.split())) == address
+    monkeypatch.setenv("ASTERISM_ADDRESS", "")
+    assert context.address(parser().parse_args(["status"])) == "tcp://127.0.0.1:7700"
+
+
+def test_a_variable_that_is_no_address_is_wrong_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTERISM_ADDRESS", "localhost")
+    with pytest.raises(output.CommandError, match="ASTERISM_ADDRESS must be like tcp:") as refused:
+        context.address(parser().parse_args(["status"]))
+    assert refused.value.code == output.WRONG_USE
+
+
+def test_who_connects_without_an_address_takes_that_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for text, address in (
+        (None, "tcp://127.0.0.1:7700"),
+        ("", "tcp://127.0.0.1:7700"),
+        ("tcp://127.0.0.1:7701", "tcp://127.0.0.1:7701"),
+    ):
+        monkeypatch.delenv("ASTERISM_ADDRESS", raising=False)
+        if text is not None:
+            monkeypatch.setenv("ASTERISM_ADDRESS", text)
+        assert asterism.connect().address == address
+        assert asterism.connect("tcp://127.0.0.1:7702").address == "tcp://127.0.0.1:7702"
+    monkeypatch.setenv("ASTERISM_ADDRESS", "localhost")
+    for connect in (asterism.connect, asterism.connect_blocking):
+        with pytest.raises(ValueError, match="ASTERISM_ADDRESS must be like tcp:"):
+            connect()
 
 
 def test_while_it_connects_the_client_says_nothing_besides_the_error(

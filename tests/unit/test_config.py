@@ -211,6 +211,10 @@ def test_an_empty_variable_is_refused_by_its_name_elsewhere(key: str) -> None:
     assert refusal({}, {variable_of(key): ""}).startswith(f"{variable_of(key)}: {named}")
 
 
+def test_the_address_for_clients_is_no_setting_of_the_broker() -> None:
+    assert load(None, {"ASTERISM_ADDRESS": "tcp://127.0.0.1:7701"}) == Config()
+
+
 def test_a_variable_that_is_not_ours_is_not_looked_at() -> None:
     environ = {"PATH": "", "ASTERISMS": "", "ASTERISM_VENV": "x", "asterism_workers": "x"}
     assert parse(b"", environ) == Config()
