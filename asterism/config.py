@@ -2,13 +2,14 @@
 
 The names here are the names users see (``docs/configuration.md``): times in seconds, sizes in
 bytes. Whatever is wrong with a configuration is a ``ConfigError`` that names the key and where it
-was set; nothing is ignored in silence.
+was set. A variable that nobody knows ends nothing, as others may have set it: it is warned of.
 """
 
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from asterism import checks
@@ -23,6 +24,7 @@ CONFIG_VARIABLE: Final = "ASTERISM_CONFIG"  # the path of the file, where none i
 # Ours, but no settings of the broker: clients read the second, bin/test and bin/up the third.
 _OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, ADDRESS_VARIABLE, "ASTERISM_VENV"})
 
+NAME_SHOWN_MAX: Final = 100  # characters of a variable's name that others are compared with
 FILE_BYTES_MAX: Final = 1_048_576
 PATH_BYTES_MAX: Final = 4_096
 STORES_MAX: Final = 1_024
@@ -398,9 +400,9 @@ def from_mapping(
         if text := (environ or {}).get(variable):
             _put(given, key, _Given(KEYS[key](text), variable))
     for variable, text in sorted((environ or {}).items()):
-        if variable.startswith(PREFIX) and variable not in _OTHER_VARIABLES:
-            key, value = _from_variable(variable, text)
-            _put(given, key, _Given(value, variable))
+        if variable in _VARIABLES:
+            key = _VARIABLES[variable]
+            _put(given, key, _Given(_from_variable(key, variable, text), variable))
     own: dict[str, Any] = {}
     for key, check in _CHECKS.items():
         if key in given:
@@ -428,18 +430,36 @@ def _leaves(table: str, values: object, source: str) -> Iterator[tuple[str, obje
             yield key, value
 
 
-def _from_variable(variable: str, text: str) -> tuple[str, object]:
-    key = _VARIABLES.get(variable)
-    if key is None:
-        raise ConfigError(unknown("variable", variable, _VARIABLES))
+def _from_variable(key: str, variable: str, text: str) -> object:
     if text == "" and key in MAY_BE_NONE:
-        return key, None
+        return None
     if key in TABLES:
         inner = ", ".join(variable_of(name) for name in KEYS if name.startswith(f"{key}."))
         raise ConfigError(
             f"{variable}: {key} is a table; set {inner}, or leave this empty for none"
         )
-    return key, KEYS[key](text)
+    return KEYS[key](text)
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """The variables that begin as ours do, and are none.
+
+    A misspelt one is among them, and what Kubernetes sets for a Service named asterism.
+    """
+    known = _VARIABLES.keys() | _OTHER_VARIABLES
+    return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
+
+
+def warning_of(environ: Mapping[str, str]) -> str:
+    """One line on the variables that are not known, and which may have been meant; else nothing."""
+    known = [name.removeprefix(PREFIX) for name in (*_VARIABLES, *_OTHER_VARIABLES)]
+    named = []
+    for variable in unknown_variables(environ):
+        # Without the prefix: all of them would be near each other with it.
+        near = get_close_matches(variable.removeprefix(PREFIX)[:NAME_SHOWN_MAX], known, n=1)
+        meant = f" (did you mean {PREFIX}{near[0]}?)" if near else ""
+        named.append(f"{checks.shown(variable)}{meant}")
+    return f"variables that asterism does not know are ignored: {', '.join(named)}" if named else ""
 
 
 def _put(given: dict[str, _Given], key: str, latest: _Given) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from asterism.config import CONFIG_VARIABLE, STORES_MAX, Config, ConfigError, load
+from asterism.config import CONFIG_VARIABLE, STORES_MAX, Config, ConfigError, load, warning_of
 from asterism.files_host import (
     FOLDER_MODE,
     create_durably,
@@ -128,6 +128,8 @@ def run_process(
         print(f"asterism: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
     begin_logging(name, config.log_level)
+    if warning := warning_of(os.environ):
+        log.warning("%s", warning)
     share_heaps()
     if not __debug__:
         log.error("python -O strips the checks that this broker relies on: start it without -O")

@@ -26,7 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from asterism.config import CONFIG_VARIABLE, Config, load, variable_of
+from asterism.config import CONFIG_VARIABLE, Config, load, unknown_variables, variable_of
 from asterism.files_host import make_folder, open_lock, open_private
 from asterism.process_host import is_ours, plain, read_run_file
 
@@ -270,6 +270,8 @@ class Processes:
         self.run_folder = self.data_dir / "run"
         self.log_folder = log_folder
         self._environ = {**_with_this_package(environ), variable_of("data_dir"): str(self.data_dir)}
+        for name in unknown_variables(environ):
+            del self._environ[name]  # whoever starts a broker says so, once
         if environ.get(CONFIG_VARIABLE):
             self._environ[CONFIG_VARIABLE] = os.path.abspath(environ[CONFIG_VARIABLE])
         self._say = report

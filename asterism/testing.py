@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import asterism
-from asterism.config import CONFIG_VARIABLE, MQ_PREFIX, PREFIX
+from asterism.config import CONFIG_VARIABLE, MQ_PREFIX, PREFIX, ConfigError, unknown_variables
 from asterism.running import DOORS, READY_S, Processes, StartError, check_doors
 
 STOP_S: Final = 5  # nothing of it is kept, so nobody need wait long for a clean end
@@ -52,6 +52,8 @@ class Broker:
             if not isinstance(text, str):
                 kind = type(text).__name__
                 raise TypeError(f"a variable is text, and {name} in env is of type {kind}")
+        if wrong := unknown_variables(env or {}):
+            raise ConfigError(f"there is no variable {', '.join(wrong)}")
         self._config = {"workers": workers, "listen": "tcp://127.0.0.1:0", **(config or {})}
         self._env = dict(env or {})
         self._keep = keep

@@ -1,6 +1,7 @@
 """The command line ``asterism``. What a command needs is imported when that command runs."""
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -32,8 +33,11 @@ def _run(given: list[str]) -> int:
     from asterism.cli.arguments import parser
 
     options = parser().parse_args(given)
-    from asterism.config import ConfigError
+    from asterism.config import ConfigError, warning_of
     from asterism.errors import PeerError
+
+    if "config" in options and (warning := warning_of(os.environ)):
+        output.warn(f"{PROGRAM}: {warning}")
 
     try:
         module = importlib.import_module(f"asterism.cli.{options.module}")

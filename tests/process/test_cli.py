@@ -155,9 +155,21 @@ def test_the_broker_of_the_environment_is_found_by_commands_and_by_clients(
 def test_a_wrong_configuration_ends_with_code_2(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ASTERISM_WROKERS", "3")
+    monkeypatch.setenv("ASTERISM_WORKERS", "many")
     line.run("status", code=2, connected=False)
     assert "ASTERISM_WORKERS" in line.error
+
+
+def test_a_variable_that_is_not_known_is_warned_of_in_one_line(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASTERISM_WROKERS", "3")
+    monkeypatch.setenv("ASTERISM_SERVICE_HOST", "10.0.0.1")
+    line.json("status", "--interval", 0.1)
+    assert line.error == (
+        "asterism: variables that asterism does not know are ignored: 'ASTERISM_SERVICE_HOST', "
+        "'ASTERISM_WROKERS' (did you mean ASTERISM_WORKERS?)\n"
+    )
 
 
 # --- topics ---------------------------------------------------------------------------------------

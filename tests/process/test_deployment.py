@@ -53,12 +53,12 @@ def environ(**variables: str) -> dict[str, str]:
 
 
 @contextmanager
-def up(folder: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+def up(folder: Path, *arguments: str, **variables: str) -> Iterator["subprocess.Popen[str]"]:
     """A broker in the foreground, that is ended at the end if it has not been before."""
     process = subprocess.Popen(
         [sys.executable, "-m", "asterism", "up", *arguments],
         cwd=folder,
-        env=environ(),
+        env=environ(**variables),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -107,6 +107,38 @@ def test_up_says_where_every_door_is_and_stops_at_an_interrupt(folder: Path) -> 
         assert process.stderr is not None
         assert process.stderr.read() == ""
     assert not running_names(folder / "asterism-data" / "run")
+
+
+def test_up_runs_beside_the_variables_of_a_kubernetes_service_and_says_so_once(
+    folder: Path,
+) -> None:
+    variables = {"ASTERISM_PORT": "tcp://10.0.0.1:7700", "ASTERISM_SERVICE_HOST": "10.0.0.1"}
+    with up(folder, *ANY_PORT, "--workers", "1", **variables) as process:
+        ready_line(process)
+        process.terminate()
+        assert process.wait(WAIT_S) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == (
+            "asterism: variables that asterism does not know are ignored: 'ASTERISM_PORT', "
+            "'ASTERISM_SERVICE_HOST'\n"
+        )
+    logs = [path.read_text() for path in (folder / "asterism-data" / "log").iterdir()]
+    assert logs and not any("ASTERISM_PORT" in log for log in logs)
+
+
+def test_a_process_by_itself_logs_the_variables_that_it_does_not_know(folder: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "asterism.router.interests_host"],
+        cwd=folder,
+        env=environ(ASTERISM_WROKERS="3"),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        process.terminate()
+        process.communicate()
+    assert " warning interests " in said and "did you mean ASTERISM_WORKERS?" in said
 
 
 def test_up_stops_at_sigterm_too(folder: Path) -> None:

@@ -198,6 +198,11 @@ def test_a_variable_is_text() -> None:
         Broker(env={"ASTERISM_WORKERS": 1})  # type: ignore[dict-item]
 
 
+def test_a_variable_that_is_given_must_be_one() -> None:
+    with pytest.raises(ConfigError, match="there is no variable ASTERISM_WROKERS"):
+        Broker(env={"ASTERISM_WROKERS": "1"})
+
+
 def test_a_broker_without_a_door_says_so(broker: Broker) -> None:
     assert not hasattr(broker, "http_url")
     with pytest.raises(StartError, match="without the door 'http'"):

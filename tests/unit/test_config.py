@@ -19,6 +19,7 @@ from asterism.config import (
     load,
     parse,
     variable_of,
+    warning_of,
 )
 from asterism.options import TOPIC_NAMES, topic_overrides, topic_settings_as_user
 from asterism.settings import TIMEOUT_MS_MAX, TTL_MS_MAX, TopicSettings
@@ -314,19 +315,57 @@ def test_a_mistake_in_a_file_is_told_with_the_file_and_the_key(values: Any, mess
             "ASTERISM_TOPIC__OVERFLOW: topic.overflow is a table; set "
             "ASTERISM_TOPIC__OVERFLOW__SIZE, ASTERISM_TOPIC__OVERFLOW__POLICY, or leave this empty",
         ),
-        (
-            "ASTERISM_WORKER",
-            "2",
-            "there is no variable 'ASTERISM_WORKER'; did you mean ASTERISM_WORKERS?",
-        ),
-        ("ASTERISM_TOPIC", "", "there is no variable 'ASTERISM_TOPIC'"),
-        ("ASTERISM_", "", "there is no variable 'ASTERISM_'"),
     ],
 )
 def test_a_mistake_in_a_variable_is_told_with_its_name(
     variable: str, text: str, message: str
 ) -> None:
     assert refusal({}, {variable: text}).startswith(message)
+
+
+# What Kubernetes tells every pod of a Service named asterism.
+OF_A_SERVICE = {
+    "ASTERISM_SERVICE_HOST": "10.0.0.1",
+    "ASTERISM_SERVICE_PORT": "7700",
+    "ASTERISM_SERVICE_PORT_CLIENTS": "7700",
+    "ASTERISM_PORT": "tcp://10.0.0.1:7700",
+    "ASTERISM_PORT_7700_TCP": "tcp://10.0.0.1:7700",
+    "ASTERISM_PORT_7700_TCP_PROTO": "tcp",
+    "ASTERISM_PORT_7700_TCP_PORT": "7700",
+    "ASTERISM_PORT_7700_TCP_ADDR": "10.0.0.1",
+}
+
+
+def test_variables_that_are_not_known_are_named_in_one_line_and_change_nothing() -> None:
+    environ = {**OF_A_SERVICE, "ASTERISM_WORKERS": "3", "ASTERISM_ADDRESS": "", "HOME": "x"}
+    assert load(None, environ) == Config(workers=3)
+    names = ", ".join(f"'{name}'" for name in sorted(OF_A_SERVICE))
+    assert warning_of(environ) == f"variables that asterism does not know are ignored: {names}"
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("ASTERISM_WROKERS", "ASTERISM_WORKERS"),
+        ("ASTERISM_ADRESS", "ASTERISM_ADDRESS"),
+        ("ASTERISM_CONFIGURATION", "ASTERISM_CONFIG"),
+        ("ASTERISM_TOPIC_SENT_TIMEOUT", "ASTERISM_TOPIC__SENT_TIMEOUT"),
+    ],
+)
+def test_of_a_variable_that_is_misspelt_it_is_said_which_was_meant(
+    variable: str, meant: str
+) -> None:
+    assert load(None, {variable: "2"}) == Config()
+    assert warning_of({variable: "2"}).endswith(f": '{variable}' (did you mean {meant}?)")
+
+
+def test_there_is_no_warning_where_every_variable_is_known() -> None:
+    environ = dict.fromkeys(map(variable_of, KEYS), "")
+    assert warning_of({**environ, "ASTERISM_CONFIG": "x", "ASTERISM_VENV": "y", "MQ_X": ""}) == ""
+
+
+def test_a_warning_is_one_line_whatever_the_name() -> None:
+    assert "\n" not in warning_of({"ASTERISM_\n": "", "ASTERISM_" + "X" * 5_000: ""})
 
 
 def test_a_mistake_made_together_names_both() -> None:
