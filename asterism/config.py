@@ -46,6 +46,10 @@ class ConfigError(Exception):
     """A configuration that cannot be used: what is wrong, and in which file or variable."""
 
 
+class AddressTakenError(ConfigError):
+    """Another program listens where this one should; others can go on without it."""
+
+
 # --- the broker's own settings ------------------------------------------------------------------
 
 _SYNC: Final = re.compile(r"([1-9][0-9]{0,5})ms")

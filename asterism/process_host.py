@@ -28,7 +28,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from asterism.config import CONFIG_VARIABLE, STORES_MAX, Config, ConfigError, load, warning_of
+from asterism.config import (
+    CONFIG_VARIABLE,
+    STORES_MAX,
+    AddressTakenError,
+    Config,
+    ConfigError,
+    load,
+    warning_of,
+)
 from asterism.files_host import (
     FOLDER_MODE,
     create_durably,
@@ -45,6 +53,7 @@ _ARENA_MAX = -8  # of mallopt: how many heaps there may be
 SOCKET_PATH_MAX = 100  # bytes; the system allows 107
 SOCKET_NAME_MAX = 16  # bytes of them: "/interests.sock"
 STORES_FILE = "stores.json"
+ADDRESS_TAKEN = 3  # how a process ends that cannot listen because another program does
 LEAVING_S = 5.0  # for a process of the same name that is just ending
 LOOK_S = 0.05  # between looks whether it has
 # What a log shows of one value, one message and one traceback; the rest is cut off.
@@ -140,7 +149,7 @@ def run_process(
         run(config, options)
     except ConfigError as error:
         log.error("%s", error)
-        sys.exit(2)
+        sys.exit(ADDRESS_TAKEN if isinstance(error, AddressTakenError) else 2)
     except TakenError as error:
         log.error("%s", error)
         sys.exit(1)

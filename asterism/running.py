@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from asterism.config import CONFIG_VARIABLE, Config, load, unknown_variables, variable_of
 from asterism.files_host import make_folder, open_lock, open_private
-from asterism.process_host import is_ours, plain, read_run_file
+from asterism.process_host import ADDRESS_TAKEN, is_ours, plain, read_run_file
 
 FRONTEND: Final = "frontend"
 INTERESTS: Final = "interests"
@@ -53,7 +53,7 @@ IDLE_S: Final = 30.0  # between looks at the size of the logs
 LOG_BYTES_MAX: Final = 16 << 20  # of a log file; the one before it is kept as well
 CANCEL_S: Final = 0.2  # between looks whether a start is still wanted
 LINES_SHOWN: Final = 15
-_EVENT: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T\S+ (warning|error) ")  # in a log
+_EVENT: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T\S+ (warning|error) \S+ ")  # in a log
 
 
 class StartError(Exception):
@@ -153,6 +153,7 @@ class _Child:
         self.killed_pid: int | None = None  # of the one that was killed last, noticed or not
         self.is_ready = False
         self.was_ready = False
+        self.is_left_out = False  # its address is taken, and the others go on without it
         self.failures = 0  # in a row, before it was ready
         self.start_at = 0.0
         self.code: int | None = None  # how its process before this one ended
@@ -253,7 +254,8 @@ class Processes:
     """The processes of one broker, from ``start`` to ``stop``.
 
     They are configured by ``environ`` alone, their variables and the file that it names. With
-    ``log_folder`` each logs into a file of its own there; without, where this process does.
+    ``log_folder`` each logs into a file of its own there; without, where this process does. A door
+    whose address is taken ends the start; where ``may_leave_out`` is so, it is left out.
     """
 
     def __init__(
@@ -262,6 +264,7 @@ class Processes:
         doors: tuple[str, ...] = (),
         log_folder: Path | None = None,
         report: Callable[[str], None] = lambda line: None,
+        may_leave_out: bool = False,
     ) -> None:
         check_installed()
         check_doors(doors)
@@ -275,6 +278,7 @@ class Processes:
         if environ.get(CONFIG_VARIABLE):
             self._environ[CONFIG_VARIABLE] = os.path.abspath(environ[CONFIG_VARIABLE])
         self._say = report
+        self._may_leave_out = may_leave_out
         self._children = [
             _Child(program, self.run_folder, log_folder and log_folder / f"{program.name}.log")
             for program in programs_of(self.config.workers, doors)
@@ -313,6 +317,15 @@ class Processes:
                 if child.pid is not None:
                     found[child.program.kind].append(child.pid)
             return found
+
+    @property
+    def doors(self) -> tuple[str, ...]:
+        """The doors that were not left out."""
+        return tuple(
+            child.program.name
+            for child in self._children
+            if child.program.kind not in KINDS and not child.is_left_out
+        )
 
     @property
     def is_watching(self) -> bool:
@@ -446,7 +459,7 @@ class Processes:
 
         def is_there(child: _Child) -> bool:
             others = (before.get(child.program.name, 0), child.killed_pid)
-            return child.is_ready and child.pid not in others
+            return child.is_left_out or (child.is_ready and child.pid not in others)
 
         deadline = time.monotonic() + seconds
         with self._changed:
@@ -463,7 +476,7 @@ class Processes:
         if self._stopping:
             raise StartError("the broker is being stopped")
         for child in children:
-            if child.code is not None and not child.was_ready:
+            if child.code is not None and not child.was_ready and not child.is_left_out:
                 raise StartError(_with_lines(how_it_ended(child.code) + " at its start", child))
 
     # --- watching: all of it in the one thread ------------------------------------------------
@@ -486,7 +499,7 @@ class Processes:
     def _look_after(self, child: _Child, now: float) -> None:
         if child.has_ended():
             self._on_end(child, now)
-        if child.process is None and now >= child.start_at:
+        if child.process is None and now >= child.start_at and not child.is_left_out:
             try:
                 child.start(self._environ_of(child))
             except OSError as error:
@@ -499,6 +512,9 @@ class Processes:
 
     def _on_end(self, child: _Child, now: float) -> None:
         assert child.code is not None
+        if self._may_leave_out and child.code == ADDRESS_TAKEN and not child.was_ready:
+            child.is_left_out = True
+            self._report(f"{_why_taken(child)} The broker runs without this door.")
         if child.is_ready:
             child.start_at = now
         elif child.code in FROM_OUTSIDE:
@@ -531,7 +547,8 @@ class Processes:
         pause = IDLE_S
         for child in self._children:
             if child.process is None:
-                pause = min(pause, max(0.0, child.start_at - now))
+                if not child.is_left_out:
+                    pause = min(pause, max(0.0, child.start_at - now))
             else:
                 if not child.is_ready:
                     pause = min(pause, LOOK_S)
@@ -593,6 +610,13 @@ class Processes:
             os.close(self._wake_read)
             os.close(self._wake_write)
             self._wake_read = self._wake_write = -1
+
+
+def _why_taken(child: _Child) -> str:
+    """What a door says of an address that is taken, and what to do."""
+    last = child.last_lines().rpartition("\n")[2]
+    said = _EVENT.sub("", last) or "its address is taken; its log above says which."
+    return f"{child.program.name}: {said}"
 
 
 def _with_lines(what: str, child: _Child) -> str:

@@ -1,12 +1,14 @@
 """Every command of ``asterism`` and its arguments. Building this imports nothing of the broker."""
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn
 
 from asterism import __version__
+from asterism.addresses_host import PORT_MAX
 
 _EXIT_CODES = """\
 exit codes: 0 done, 1 refused or failed, 2 wrong use or configuration, 3 no broker answers,
@@ -180,6 +182,22 @@ def _age(text: str) -> float:
 # --- the broker itself ----------------------------------------------------------------------------
 
 
+class Door(NamedTuple):
+    """Where a door listens."""
+
+    host: str | None
+    port: int
+
+
+def _http(text: str) -> Door:
+    found = re.fullmatch(r"(?:(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):)?([0-9]{1,5})", text)
+    if found is None or int(found[2]) > PORT_MAX:
+        raise argparse.ArgumentTypeError(
+            f"must be a port, or a host and a port as 127.0.0.1:8080, not {text!r}"
+        )
+    return Door(found[1] and found[1].strip("[]"), int(found[2]))
+
+
 def _add_up(commands: Any) -> None:
     up = add_command(
         commands,
@@ -191,6 +209,14 @@ def _add_up(commands: Any) -> None:
     )
     add_configuration(up)
     up.add_argument("--listen", metavar="ADDRESS", help="where clients connect (listen)")
+    http = up.add_mutually_exclusive_group()
+    http.add_argument(
+        "--http",
+        metavar="PORT",
+        type=_http,
+        help="the HTTP door's port, or host and port, as 127.0.0.1:8080 (MQ_HOST, MQ_PORT)",
+    )
+    http.add_argument("--no-http", action="store_true", help="run without the HTTP door")
     up.add_argument("--workers", metavar="N", type=count_above_0, help="worker processes (workers)")
     up.add_argument("--logs", action="store_true", help="log here, not into files")
 

@@ -23,20 +23,33 @@ def run(options: argparse.Namespace) -> int:
         (variable_of("data_dir"), options.data),
         (variable_of("listen"), options.listen),
         (variable_of("workers"), options.workers),
+        ("MQ_HOST", options.http and options.http.host),
+        ("MQ_PORT", options.http and options.http.port),
     ):
         if value is not None:
             environ[key] = str(value)
     config = load(None, environ)
     log_folder = None if options.logs else Path(config.data_dir).absolute() / "log"
-    doors = tuple(door for door in DOORS if is_installed(door))
+    doors = _doors(options)
     try:
-        _run(Processes(environ, doors, log_folder, output.warn), doors, options.json)
+        _run(Processes(environ, doors, log_folder, output.warn, may_leave_out=True), options.json)
     except StartError as error:
         raise output.CommandError(str(error)) from None
     return output.DONE
 
 
-def _run(processes: Processes, doors: tuple[str, ...], as_json: bool) -> None:
+def _doors(options: argparse.Namespace) -> tuple[str, ...]:
+    """Every door that is installed, but for one that is not wanted; and one that is asked for,
+    which is refused if it is not installed."""
+    return tuple(
+        door
+        for door in DOORS
+        if (door == "http" and options.http is not None)
+        or (is_installed(door) and not (door == "http" and options.no_http))
+    )
+
+
+def _run(processes: Processes, as_json: bool) -> None:
     stopping = threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -51,7 +64,7 @@ def _run(processes: Processes, doors: tuple[str, ...], as_json: bool) -> None:
     processes.start(cancelled=stopping.is_set)
     try:
         if not stopping.is_set():
-            _say_where(processes, doors, as_json)
+            _say_where(processes, as_json)
         # A wait without end cannot be interrupted everywhere, and the watching may end by itself.
         while not stopping.wait(1.0):
             if not processes.is_watching:
@@ -62,9 +75,9 @@ def _run(processes: Processes, doors: tuple[str, ...], as_json: bool) -> None:
         processes.stop()
 
 
-def _say_where(processes: Processes, doors: tuple[str, ...], as_json: bool) -> None:
+def _say_where(processes: Processes, as_json: bool) -> None:
     where = {"ZeroMQ": processes.address}
-    for door in doors:
+    for door in processes.doors:
         said = processes.said(door)
         where |= {
             door if name in ("url", "address") else f"{door} {name}": value

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import resource
@@ -14,7 +15,7 @@ import uvicorn
 import uvloop
 
 from asterism.addresses_host import place_of
-from asterism.config import Config, ConfigError
+from asterism.config import AddressTakenError, Config, ConfigError
 from asterism.errors import PeerError
 from asterism.gateways.http.admin import Admin
 from asterism.gateways.http.connections import LOOK_S, Connections, Patience
@@ -425,10 +426,19 @@ def listener(config: Config, environ: Mapping[str, str]) -> socket.socket:
         _ask_the_silent(found)
         found.bind((place.host, port))
     except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror}. Name another port: MQ_PORT"
-        ) from None
+        raise _cannot_listen(f"{host}:{port}", error) from None
     return found
+
+
+def _cannot_listen(where: str, error: OSError) -> ConfigError:
+    said = f"cannot listen on {where}: {error.strerror}."
+    other = "Name another port by MQ_PORT or `asterism up --http PORT`"
+    if error.errno != errno.EADDRINUSE:
+        return ConfigError(f"{said} {other}.")
+    return AddressTakenError(
+        f"{said} {other}, leave this door out by `asterism up --no-http`, or stop the program that "
+        "listens there, perhaps another broker."
+    )
 
 
 def _ask_the_silent(listening: socket.socket) -> None:
@@ -512,7 +522,10 @@ async def _serve(config: Config, environ: Mapping[str, str], name: str) -> None:
         )
         server = _Server(settings, application, all_of)
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        listening.listen(BACKLOG)  # before anybody is told
+        try:
+            listening.listen(BACKLOG)  # before anybody is told
+        except OSError as error:  # two may be bound to one port, of which one can listen
+            raise _cannot_listen(f"{host}:{port}", error) from None
         say_ready(config, name, url=url)
         log.info("listens %s", fields_of(url=url))
         await server.serve([listening])

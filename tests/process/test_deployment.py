@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -298,6 +299,80 @@ def test_an_up_whose_address_is_taken_says_what_to_do(folder: Path) -> None:
         first.terminate()
     assert "Address already in use" in problem and "asterism up --listen" in problem
     assert "Traceback" not in problem and 'File "' not in problem
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        yield other.getsockname()[1]
+
+
+def test_a_taken_port_of_the_http_door_is_told_and_the_broker_runs_without_the_door(
+    folder: Path,
+) -> None:
+    with (
+        taken_port() as port,
+        up(folder, *ANY_PORT, "--workers", "1", MQ_PORT=str(port)) as process,
+    ):
+        said = ready_line(process)
+        assert list(said["doors"]) == ["ZeroMQ"] and said["pids"]["http"] == []
+        with asterism.connect_blocking(said["doors"]["ZeroMQ"]) as node:
+            node.publish("t", b"1")
+        process.terminate()
+        assert process.wait(WAIT_S) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == (
+            f"http: cannot listen on localhost:{port}: Address already in use. Name another "
+            "port by MQ_PORT or `asterism up --http PORT`, leave this door out by `asterism up "
+            "--no-http`, or stop the program that listens there, perhaps another broker. The "
+            "broker runs without this door.\n"
+        )
+
+
+def test_up_chooses_the_port_of_the_http_door_or_leaves_the_door_out(folder: Path) -> None:
+    with taken_port() as port:
+        for arguments, doors in (
+            (("--http", "0"), ["ZeroMQ", "http"]),
+            (("--http", "[::1]:0"), ["ZeroMQ", "http"]),
+            (("--no-http",), ["ZeroMQ"]),
+        ):
+            with up(folder, *ANY_PORT, *arguments, MQ_PORT=str(port)) as process:
+                said = ready_line(process)
+                assert list(said["doors"]) == doors
+                if "[::1]:0" in arguments:
+                    assert said["doors"]["http"].startswith("http://[::1]:")
+                process.terminate()
+                assert process.wait(WAIT_S) == 0
+                assert process.stderr is not None and process.stderr.read() == ""
+
+
+def test_bin_up_takes_the_arguments_of_up_and_runs_without_a_door_that_is_taken(
+    folder: Path,
+) -> None:
+    prepared = folder / "venv"
+    (prepared / "bin").mkdir(parents=True)
+    command = prepared / "bin" / "asterism"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m asterism "$@"\n')
+    command.chmod(0o700)
+    project = (ROOT / "pyproject.toml").read_bytes()
+    sums = subprocess.run(["cksum"], input=project, capture_output=True, check=True).stdout
+    (prepared / "asterism-up-stamp").write_text(f"{sums.decode().strip()} {ROOT}\n")
+    with taken_port() as port:
+        process = subprocess.Popen(
+            [ROOT / "bin" / "up", *ANY_PORT, "--workers", "1", "--http", str(port)],
+            cwd=folder,
+            env=environ(ASTERISM_VENV=str(prepared)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with process:
+            assert list(ready_line(process)["doors"]) == ["ZeroMQ"]
+            process.terminate()
+            assert process.wait(WAIT_S) == 0
+            assert process.stderr is not None
+            assert process.stderr.read().endswith("The broker runs without this door.\n")
 
 
 def test_a_wrong_configuration_ends_up_with_code_2(folder: Path) -> None:

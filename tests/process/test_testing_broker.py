@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -196,6 +197,14 @@ def test_one_door_may_be_named_by_itself() -> None:
 def test_a_variable_is_text() -> None:
     with pytest.raises(TypeError, match="ASTERISM_WORKERS in env is of type int"):
         Broker(env={"ASTERISM_WORKERS": 1})  # type: ignore[dict-item]
+
+
+def test_a_door_that_was_asked_for_is_not_left_out() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        pytest.raises(StartError, match="Address already in use"),
+    ):
+        Broker(workers=1, doors=("http",), env={"MQ_PORT": str(other.getsockname()[1])}).start()
 
 
 def test_a_variable_that_is_given_must_be_one() -> None:

@@ -81,7 +81,8 @@ def test_every_topic_setting_of_the_configuration_can_be_named() -> None:
 # --- commands -------------------------------------------------------------------------------------
 
 LINES = [
-    "up --data x --listen tcp://127.0.0.1:0 --workers 3",
+    "up --data x --listen tcp://127.0.0.1:0 --workers 3 --http 8081",
+    "up --no-http",
     "status --json",
     "topic create a overflow.size=1",
     "topic list --long",
@@ -161,6 +162,21 @@ def test_an_option_may_stand_before_the_message(line: str, message: str | None) 
     assert (options.topic, options.message, options.subject) == ("orders", message, ["s"])
 
 
+@pytest.mark.parametrize(
+    ("text", "door"),
+    [
+        ("0", (None, 0)),
+        ("8081", (None, 8_081)),
+        ("localhost:8081", ("localhost", 8_081)),
+        ("[::1]:8081", ("::1", 8_081)),
+    ],
+)
+def test_a_door_is_named_by_its_port_or_by_a_host_as_well(
+    text: str, door: tuple[str | None, int]
+) -> None:
+    assert parser().parse_args(["up", "--http", text]).http == door
+
+
 def test_help_is_that_of_the_whole_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(["pub", "orders", "--help"])
@@ -207,6 +223,10 @@ def test_who_names_no_command_is_shown_them(line: str, capsys: pytest.CaptureFix
         (f"parked renew a {1 << 63}", f"must be the number of a message, not '{1 << 63}'\n"),
         ("sub a --name b --group c", "argument --group: not allowed with argument --name\n"),
         ("sub --name b a --group c", "argument --group: not allowed with argument --name\n"),
+        ("up --http x", "must be a port, or a host and a port as 127.0.0.1:8080, not 'x'\n"),
+        ("up --http 65536", "as 127.0.0.1:8080, not '65536'\n"),
+        ("up --http ::1", "as 127.0.0.1:8080, not '::1'\n"),
+        ("up --http 1 --no-http", "argument --no-http: not allowed with argument --http\n"),
         ("spark export", "required: --out\n"),
         ("pub a --nothing b", "unrecognized arguments: --nothing b\n"),
         ("pub a b --wait c", "unrecognized arguments: c\n"),
