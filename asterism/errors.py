@@ -28,6 +28,38 @@ ERRORS: Final[dict[str, str]] = {
     "internal": "Something is wrong in the broker itself; its log says what.",
 }
 
+# What is left to say where a detail says what was wrong: what to do, or how it should have been.
+ADVICE: Final[dict[str, str]] = {
+    "bad_request": "Correct it and send it again.",
+    "bad_subject": ERRORS["bad_subject"],
+    "bad_interest": ERRORS["bad_interest"],
+    "unsupported_version": "Use a version that the broker speaks.",
+    "unauthorized": ERRORS["unauthorized"],
+    "forbidden": "Ask for the role you need.",
+    "no_such_topic": "Create it, or allow auto_create.",
+    "no_such_receiver": "Subscribe first.",
+    "no_such_message": "It is over, or never was.",
+    "wrong_state": "",
+    "not_yours": "Only the holder of a delivery may report on it.",
+    "topic_exists": "Configure it instead.",
+    "no_receiver": "Publish it durable, or try later.",
+    "overflow": "Consume some, or raise the size.",
+    "duplicate": "",
+    "too_large": "Send less, or raise the limit.",
+    "topic_gone": "Begin anew.",
+    "busy": "Try again after the time in the hint.",
+    "internal": "The broker's log says more.",
+}
+
+
+def told(code: str, detail: str = "") -> str:
+    """What was wrong and what to do, each said once: a detail stands for the sentence of its code,
+    which says the same of no message in particular."""
+    if not detail:
+        return ERRORS[code]
+    end = "" if detail[-1] in ".?!" else "."
+    return f"{detail}{end} {ADVICE[code]}".rstrip()
+
 
 class PeerError(Exception):
     """A refusal that a peer is told of: a code from ``ERRORS``, and what exactly was wrong."""
@@ -40,7 +72,4 @@ class PeerError(Exception):
         self.retry_after_ms = retry_after_ms
 
     def __str__(self) -> str:
-        sentence = ERRORS[self.code]
-        return (
-            f"{self.code}: {self.detail}. {sentence}" if self.detail else f"{self.code}: {sentence}"
-        )
+        return f"{self.code}: {told(self.code, self.detail)}"

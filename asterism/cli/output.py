@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from asterism.errors import ERRORS
+from asterism.errors import told
 
 DONE: Final = 0
 REFUSED: Final = 1  # the broker said no, or something failed
@@ -104,10 +104,7 @@ def shown_text(text: str) -> str:
 
 def refusal(code: str, detail: str) -> str:
     """What the broker refused, and what to do, on one line."""
-    said = " ".join(detail.split())
-    if said and said[-1] not in ".?!":
-        said += "."
-    return f"{code}: {said} {ERRORS[code]}" if said else f"{code}: {ERRORS[code]}"
+    return f"{code}: {told(code, ' '.join(detail.split()))}"
 
 
 def late(error: TimeoutError, more: str = "") -> str:

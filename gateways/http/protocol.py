@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
 from urllib.parse import unquote_to_bytes
 
-from asterism.errors import ERRORS, PeerError
+from asterism.errors import PeerError, told
 from asterism.gateways.http.versions import is_within
 
 NAME: Final = re.compile(r"[a-zA-Z0-9.\-_]{0,255}")
@@ -315,12 +315,10 @@ _CODE: Final = {
 
 def refusal_of(error: PeerError) -> RefusedError:
     """What an error of the broker is under /v1: always with its code, and what to do."""
-    sentence = ERRORS[error.code]
-    message = f"{error.detail}. {sentence}" if error.detail else sentence
     status = _STATUS.get(error.code, 400)
     later_s = -(-(error.retry_after_ms or 0) // 1_000) or RETRY_AFTER_S
     later = ((b"retry-after", b"%d" % later_s),) if status == 503 else ()
-    return RefusedError(status, message, later, error.code)
+    return RefusedError(status, told(error.code, error.detail), later, error.code)
 
 
 def with_code(refused: RefusedError) -> RefusedError:

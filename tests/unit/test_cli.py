@@ -415,7 +415,8 @@ def test_durations_are_shown_short(milliseconds: int, shown: str) -> None:
 
 def test_a_refusal_is_one_line_with_the_code_and_what_to_do() -> None:
     shown = output.refusal("no_such_topic", "there is no\ntopic 'x'")
-    assert shown == f"no_such_topic: there is no topic 'x'. {ERRORS['no_such_topic']}"
+    assert shown == "no_such_topic: there is no topic 'x'. Create it, or allow auto_create."
+    assert output.refusal("no_such_topic", "") == f"no_such_topic: {ERRORS['no_such_topic']}"
 
 
 def test_a_payload_that_is_no_text_is_shown_in_base64() -> None:

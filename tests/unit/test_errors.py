@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from asterism import PeerError
-from asterism.errors import ERRORS
+from asterism.errors import ADVICE, ERRORS
 
 
 def test_the_codes_are_those_of_the_specification() -> None:
@@ -39,8 +39,28 @@ def test_every_code_has_a_sentence() -> None:
 
 def test_an_error_reads_as_its_code_what_was_wrong_and_what_to_do() -> None:
     error = PeerError("overflow", "topic 'a' holds 5")
-    assert str(error) == f"overflow: topic 'a' holds 5. {ERRORS['overflow']}"
+    assert str(error) == "overflow: topic 'a' holds 5. Consume some, or raise the size."
     assert str(PeerError("overflow")) == f"overflow: {ERRORS['overflow']}"
+
+
+@pytest.mark.parametrize(
+    ("code", "detail", "said"),
+    [
+        ("no_such_topic", "there is no topic 'x'", " Create it, or allow auto_create."),
+        ("topic_exists", "there is a topic 'x'", " Configure it instead."),
+        ("wrong_state", "the message is not parked", ""),
+        ("duplicate", "a live message has this payload", ""),
+        ("internal", "a row is damaged", " The broker's log says more."),
+    ],
+)
+def test_what_a_detail_says_is_not_said_again(code: str, detail: str, said: str) -> None:
+    assert str(PeerError(code, detail)) == f"{code}: {detail}.{said}"
+    assert str(PeerError(code, f"{detail}.")) == f"{code}: {detail}.{said}"
+
+
+def test_every_code_has_its_advice() -> None:
+    assert list(ADVICE) == list(ERRORS)
+    assert all(said == "" or said.endswith(".") for said in ADVICE.values())
 
 
 def test_an_error_may_carry_when_to_try_again() -> None:
