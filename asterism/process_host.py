@@ -365,15 +365,25 @@ def read_store_count(folder: Path) -> int:
     found = _stores_in(folder)
     try:
         said = read_json(path)
-    except (OSError, ValueError) as error:
-        if isinstance(error, FileNotFoundError) and not found:
+    except FileNotFoundError:
+        if not found:
             raise
-        said = error
-    count = said.get("stores") if isinstance(said, dict) else None
-    if type(count) is int and 0 < count <= STORES_MAX:
-        return count
-    raise ConfigError(
-        f"{path}: it is missing, empty or damaged, and does not say how many stores there are. The "
-        f'folder stores has {found} of them. Write {{"stores": {found or "N"}}} into the file; a '
+        wrong = "is missing"
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read: {error.strerror}. Let the broker's user read it."
+        ) from None
+    except ValueError:
+        wrong = "is damaged: it is not JSON" if path.stat().st_size else "is empty"
+    else:
+        count = said.get("stores") if isinstance(said, dict) else None
+        if type(count) is int and 0 < count <= STORES_MAX:
+            return count
+        wrong = "is damaged: it does not say how many stores there are"
+    to_do = (
+        f'The folder stores has {found} of them: write {{"stores": {found}}} into the file. A '
         "store that is opened with a wrong number refuses, and nothing is harmed."
+        if found
+        else "There are no stores yet: delete the file, and the next start makes another."
     )
+    raise ConfigError(f"{path}: {wrong}. {to_do}")

@@ -287,6 +287,8 @@ def test_an_up_that_cannot_start_says_why_and_leaves_nothing(folder: Path) -> No
         _, problem = process.communicate(timeout=WAIT_S)
         assert process.returncode == 1
     assert "at its start; the last lines of" in problem
+    assert f"{folder / 'asterism-data' / 'stores.json'}: is damaged: " in problem
+    assert "delete the file" in problem and "Traceback" not in problem
     assert not running_names(folder / "asterism-data" / "run")
 
 

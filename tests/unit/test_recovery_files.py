@@ -140,11 +140,20 @@ def test_how_many_stores_there_are_is_durable_before_it_is_used(
     assert [path.name for path in tmp_path.iterdir()] == ["stores.json"]
 
 
-@pytest.mark.parametrize(
-    "content", [None, "", "{", "[]", '{"stores": 0}', '{"stores": "many"}', "{}"]
-)
+NO_NUMBER = "is damaged: it does not say how many stores there are. "
+DAMAGED = [
+    (None, "is missing. "),
+    ("", "is empty. "),
+    ("{", "is damaged: it is not JSON. "),
+    ("[" * 100_000, "is damaged: it is not JSON. "),
+    ("\x00" * 20, "is damaged: it is not JSON. "),
+    *((content, NO_NUMBER) for content in ("[]", '{"stores": 0}', '{"stores": "many"}', "{}")),
+]
+
+
+@pytest.mark.parametrize(("content", "wrong"), DAMAGED)
 def test_a_damaged_number_of_stores_is_a_sentence_that_says_what_to_write(
-    content: str | None, tmp_path: Path
+    content: str | None, wrong: str, tmp_path: Path
 ) -> None:
     for number in range(3):
         (tmp_path / "stores" / f"{number:04}").mkdir(parents=True)
@@ -153,8 +162,30 @@ def test_a_damaged_number_of_stores_is_a_sentence_that_says_what_to_write(
         (tmp_path / "stores.json").write_text(content)
     with pytest.raises(ConfigError) as refusal:
         store_count(Config(data_dir=str(tmp_path)))
-    assert str(tmp_path / "stores.json") in str(refusal.value)
+    assert str(refusal.value).startswith(f"{tmp_path / 'stores.json'}: {wrong}")
     assert '{"stores": 3}' in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("content", "wrong"), DAMAGED[1:])
+def test_a_damaged_number_of_stores_may_be_deleted_where_there_are_none(
+    content: str, wrong: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "stores.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError) as refusal:
+        store_count(Config(data_dir=str(tmp_path)))
+    assert str(refusal.value) == (
+        f"{path}: {wrong}There are no stores yet: delete the file, and the next start makes "
+        "another."
+    )
+    path.unlink()
+    assert store_count(Config(data_dir=str(tmp_path), stores=3)) == 3
+
+
+def test_a_number_of_stores_that_cannot_be_read_is_told_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "stores.json").mkdir()
+    with pytest.raises(ConfigError, match=r"stores\.json: cannot be read: Is a directory\. "):
+        store_count(Config(data_dir=str(tmp_path)))
 
 
 @pytest.mark.parametrize("content", [None, "", '{"topic"', "[]", '{"topic": 5}', "\x00" * 20])
