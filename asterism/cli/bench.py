@@ -15,7 +15,7 @@ from asterism.cli.bench_jetstream import JetStream
 from asterism.cli.bench_peers import Nats, RedisStreams
 from asterism.cli.bench_rabbitmq import RabbitMQ
 from asterism.cli.bench_report import Bar, Report, machine
-from asterism.running import StartError
+from asterism.running import StartError, check_installed
 from asterism.testing import Broker
 
 SIZE_MIN: Final = 8  # a payload carries the moment it was published
@@ -38,6 +38,7 @@ def main(
     )
     cases = given.cases or [name for name in CASES if not (given.address and name in OWN_BROKER)]
     report = Report()
+    _check_installed(given.address, cases)
     _check_paths(given.folder, given.json)
     if given.folder:
         tempfile.tempdir = given.folder  # for the broker, and for every peer
@@ -110,7 +111,7 @@ def _run_case(bench: Bench, name: str, case: Callable[[Bench], object]) -> None:
     try:
         case(bench)
         bench.end_case()
-    except BenchError as error:
+    except (BenchError, StartError) as error:
         bench.report.note(f"{name} failed: {error}")
         bench.drop_clients()
 
@@ -134,6 +135,17 @@ def _show(path: str | None, report: Report, options: dict[str, Any], facts: dict
         output.warn(f"note: {note}")
     if path:
         Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def _check_installed(address: str | None, cases: Sequence[str]) -> None:
+    """Says before the run what a broker of its own needs."""
+    if address is not None and not set(cases) & OWN_BROKER:
+        return
+    try:
+        check_installed()
+    except StartError as error:
+        message = f"{error}. A broker that runs can be measured without it: --address."
+        raise output.CommandError(message, output.WRONG_USE) from None
 
 
 def _check_paths(folder: str | None, file: str | None) -> None:

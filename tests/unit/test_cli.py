@@ -13,7 +13,7 @@ import pytest
 
 import asterism
 from asterism import running
-from asterism.cli import completion, context, doctor, output, publish, status, topics
+from asterism.cli import completion, context, doctor, main, output, publish, status, topics
 from asterism.cli.arguments import parser
 from asterism.cli.subscribe import payload_line, shown_payload
 from asterism.config import KEYS, from_mapping
@@ -480,6 +480,27 @@ def test_a_broker_that_is_not_installed_is_refused_with_what_to_install(
     monkeypatch.setattr(running, "find_spec", lambda name: None)
     with pytest.raises(StartError, match=r"pip install 'asterism\[broker\]'"):
         running.Processes({})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bench",
+        "bench --cases start",
+        "bench --cases durable",
+        "bench --cases start,durable --address tcp://127.0.0.1:9",
+    ],
+)
+def test_bench_says_in_one_line_what_to_install(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(running, "find_spec", lambda name: None)
+    assert main(line.split()) == output.WRONG_USE
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err == (
+        "asterism: a broker needs RocksDB: python -m pip install 'asterism[broker]'. A broker that "
+        "runs can be measured without it: --address.\n"
+    )
 
 
 @pytest.mark.parametrize(
