@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from importlib.util import find_spec
 from typing import IO, Any, NamedTuple, NoReturn
 
@@ -84,6 +85,7 @@ def parser() -> Parser:
     _add_topic(commands)
     _add_pub(commands)
     _add_sub(commands)
+    _add_receiver(commands)
     _add_parked(commands)
     _add_snapshot(commands)
     _add_doctor(commands)
@@ -162,6 +164,22 @@ def sequence(text: str) -> int:
     if not 0 <= number < 1 << 63:
         raise argparse.ArgumentTypeError(f"must be the number of a message, not {text!r}")
     return number
+
+
+def _moment(text: str) -> float:
+    """Seconds since 1970, or a date and a time."""
+    try:
+        moment = float(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text).timestamp()
+        except (ValueError, OverflowError):
+            moment = -1.0
+    if not 0 <= moment < 10**12:
+        raise argparse.ArgumentTypeError(
+            f"must be a time, as 2026-01-31T12:00 or seconds since 1970, not {text!r}"
+        )
+    return moment
 
 
 _AGES = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
@@ -366,6 +384,40 @@ def _add_topic(commands: Any) -> None:
         command.add_argument("--yes", "-y", action="store_true", help="do not ask")
     for command in (create, listing, show, change, clear, delete):
         _connected(command)
+
+
+def _add_receiver(commands: Any) -> None:
+    receiver = commands.add_parser("receiver", help="list, show, seek, delete receivers of a topic")
+    inner = receiver.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    listing = add_command(inner, "list", "receivers.list_all", "list the receivers of a topic")
+    show = add_command(inner, "show", "receivers.show", "show a receiver: interests, counts")
+    seek = add_command(
+        inner,
+        "seek",
+        "receivers.seek",
+        "move a durable receiver back, or to now",
+        "Move a durable receiver among the durable messages that are on disk: back to one, or to\n"
+        "a time, from which it gets them again, or forward to now, behind all that waits for it.",
+    )
+    delete = add_command(
+        inner, "delete", "receivers.delete", "delete a receiver, and what waits for it"
+    )
+    for command in (listing, show, seek, delete):
+        command.add_argument("topic")
+        if command is not listing:
+            command.add_argument("name", metavar="receiver")
+        _connected(command)
+    where = seek.add_mutually_exclusive_group(required=True)
+    where.add_argument("--sequence", type=sequence, metavar="N", help="the first that it gets")
+    where.add_argument(
+        "--time",
+        type=_moment,
+        metavar="TIME",
+        help="what was accepted from then on: 2026-01-31T12:00, in this machine's zone unless it "
+        "says another, or seconds since 1970",
+    )
+    where.add_argument("--now", action="store_true", help="nothing that was published before")
+    delete.add_argument("--yes", "-y", action="store_true", help="do not ask")
 
 
 def _add_parked(commands: Any) -> None:

@@ -50,7 +50,7 @@ def create(options: argparse.Namespace) -> int:
     topic = name_of(options)
     with context.connect(options) as node:
         node.create_topic(topic, timeout=options.timeout, **settings)
-    return _done(options, f"created {options.topic}", {"created": options.topic})
+    return done(options, f"created {options.topic}", {"created": options.topic})
 
 
 def list_all(options: argparse.Namespace) -> int:
@@ -118,26 +118,26 @@ def change(options: argparse.Namespace) -> int:
         # A mistyped name would make a topic, where topics come to be when they are first used.
         node.describe(topic, timeout=options.timeout)
         node.configure(topic, inherit=options.inherit, timeout=options.timeout, **settings)
-    return _done(options, f"changed {options.topic}", {"changed": options.topic})
+    return done(options, f"changed {options.topic}", {"changed": options.topic})
 
 
 def clear(options: argparse.Namespace) -> int:
     topic = name_of(options)
-    _confirm(options, f"Drop every message of {options.topic}?")
+    confirm(options, f"Drop every message of {options.topic}?")
     with context.connect(options) as node:
         node.clear(topic, timeout=options.timeout)
-    return _done(options, f"cleared {options.topic}", {"cleared": options.topic})
+    return done(options, f"cleared {options.topic}", {"cleared": options.topic})
 
 
 def delete(options: argparse.Namespace) -> int:
     topic = name_of(options)
-    _confirm(options, f"Delete {options.topic}, its messages and its receivers?")
+    confirm(options, f"Delete {options.topic}, its messages and its receivers?")
     with context.connect(options) as node:
         node.delete_topic(topic, timeout=options.timeout)
-    return _done(options, f"deleted {options.topic}", {"deleted": options.topic})
+    return done(options, f"deleted {options.topic}", {"deleted": options.topic})
 
 
-def _confirm(options: argparse.Namespace, question: str) -> None:
+def confirm(options: argparse.Namespace, question: str) -> None:
     """Asks a person; a script, whom nobody can ask, says --yes."""
     if options.yes:
         return
@@ -149,7 +149,8 @@ def _confirm(options: argparse.Namespace, question: str) -> None:
         raise output.CommandError("nothing was changed")
 
 
-def _done(options: argparse.Namespace, line: str, value: dict[str, Any]) -> int:
+def done(options: argparse.Namespace, line: str, value: dict[str, Any]) -> int:
+    """Says what was done, to a person or to a machine."""
     if options.json:
         output.say_json(value)
     else:

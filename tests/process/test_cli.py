@@ -218,6 +218,59 @@ def test_a_topic_is_created_once(line: Line) -> None:
     assert line.error.startswith("asterism: topic_exists")
 
 
+# --- receivers ------------------------------------------------------------------------------------
+
+
+def test_a_receiver_is_listed_shown_moved_and_deleted(line: Line, broker: Broker) -> None:
+    with asterism.connect_blocking(broker.address) as node:
+        inbox = node.subscribe("heard", "a/*", "b", name="ear", credit=7)
+        sequences = [line.json("pub", "heard", word, "-s", "a/b")["first"] for word in "xyz"]
+        assert [inbox.receive(timeout=WAIT_S).payload for _ in range(3)] == [b"x", b"y", b"z"]
+        (listed,) = line.json("receiver", "list", "heard")["receivers"]
+        assert (listed["name"], listed["durable"], listed["online"]) == ("ear", True, True)
+        head, row = line.run("receiver", "list", "heard").splitlines()
+        assert head.split() == [
+            *("name", "durable", "online", "endpoints", "interests", "credit", "in_flight"),
+            "parked",
+        ]
+        assert row.split()[:6] == ["ear", "yes", "yes", "1", "a/*", "b"]
+    shown = line.json("receiver", "show", "heard", "ear")
+    assert (shown["topic"], shown["online"], shown["interests"]) == ("heard", False, ["a/*", "b"])
+    assert "sent_timeout             60 s" in line.run("receiver", "show", "heard", "ear")
+
+    words = ("receiver", "seek", "heard", "ear")
+    assert line.json(*words, "--sequence", sequences[1])["sequence"] == sequences[1]
+    assert taken(broker, "heard", "ear") == [b"y", b"z"]
+    line.run(*words, "--time", "2026-01-31T12:00")
+    assert taken(broker, "heard", "ear") == [b"x", b"y", b"z"]
+    line.run(*words, "--sequence", 0)
+    assert line.json(*words, "--now")["sequence"] > sequences[2]
+    assert taken(broker, "heard", "ear") == []
+
+    line.run("receiver", "delete", "heard", "ear", code=2)
+    assert "say --yes" in line.error
+    assert line.json("receiver", "delete", "heard", "ear", "--yes")["deleted"] == "ear"
+    assert line.json("receiver", "list", "heard")["receivers"] == []
+
+
+def taken(broker: Broker, topic: str, receiver: str) -> list[bytes]:
+    """What waits for a receiver."""
+    with asterism.connect_blocking(broker.address) as node:
+        return [each.payload for each in node.pull(topic, receiver, 10, 0)]
+
+
+@pytest.mark.parametrize(
+    "words", [("show",), ("seek", "--now"), ("delete", "--yes")], ids=lambda words: words[0]
+)
+def test_a_receiver_that_is_not_there_is_told(line: Line, words: tuple[str, ...]) -> None:
+    line.run("topic", "create", f"unheard-{words[0]}")
+    line.run("receiver", words[0], f"unheard-{words[0]}", "ear", *words[1:], code=1)
+    assert line.error.startswith("asterism: no_such_receiver: 'ear' is not a receiver of ")
+    assert line.error.count("\n") == 1
+    line.run("receiver", words[0], "nowhere", "ear", *words[1:], code=1)
+    assert "nowhere" not in line.json("topic", "list")["topics"]
+
+
 # --- messages -------------------------------------------------------------------------------------
 
 
@@ -644,6 +697,8 @@ def shell(*arguments: str) -> set[str]:
 def test_bash_completes_commands_options_and_their_values() -> None:
     assert {"up", "status", "topic", "pub", "sub"} <= completed(["asterism", ""])
     assert completed(["asterism", "topic", "cl"]) == {"clear"}
+    assert {"list", "show", "seek", "delete"} <= completed(["asterism", "receiver", ""])
+    assert completed(["asterism", "receiver", "seek", "t", "r", "--n"]) == {"--now"}
     assert completed(["asterism", "topic", "create", "x", "--addr"]) == {"--address"}
     assert completed(["asterism", "completion", "z"]) == {"zsh"}
     assert completed(["asterism", "pub", "t", "--mode", ""]) == {"push", "online", "durable"}

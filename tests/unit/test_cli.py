@@ -4,6 +4,7 @@ import argparse
 import io
 import logging
 import sysconfig
+import time
 import tomllib
 from itertools import zip_longest
 from pathlib import Path
@@ -92,6 +93,11 @@ LINES = [
     "topic delete a -y",
     "pub a text -s b/c -s d --mode online --expect processed -a x=y --max-receivers 1 --wait",
     "sub a b/* c --name n --count 3 --for 2.5 --raw",
+    "receiver list a",
+    "receiver show a r --json",
+    "receiver seek a r --sequence 5",
+    "receiver seek a r --time 2026-01-31T12:00+01:00",
+    "receiver delete a r --yes",
     "parked list a --payload",
     "parked renew a 1 2 3 --receiver r",
     "parked abandon a --all",
@@ -177,6 +183,20 @@ def test_a_door_is_named_by_its_port_or_by_a_host_as_well(
     assert parser().parse_args(["up", "--http", text]).http == door
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1700000000.5", 1_700_000_000.5),
+        ("2023-11-14T22:13:20+00:00", 1_700_000_000),
+        ("2023-11-14 23:13:20+01:00", 1_700_000_000),
+        ("2023-11-14T22:13:20", time.mktime((2023, 11, 14, 22, 13, 20, 0, 0, -1))),
+    ],
+)
+def test_a_time_is_a_date_or_seconds(text: str, seconds: float) -> None:
+    words = ["receiver", "seek", "a", "r", "--time", text]
+    assert parser().parse_args(words).time == seconds
+
+
 def test_help_is_that_of_the_whole_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(["pub", "orders", "--help"])
@@ -195,7 +215,7 @@ def test_wrong_use_ends_with_code_2(line: str, capsys: pytest.CaptureFixture[str
     assert "usage: asterism" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("line", ["", "topic", "parked"])
+@pytest.mark.parametrize("line", ["", "topic", "receiver", "parked"])
 def test_who_names_no_command_is_shown_them(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(line.split())
@@ -227,6 +247,11 @@ def test_who_names_no_command_is_shown_them(line: str, capsys: pytest.CaptureFix
         ("up --http 65536", "as 127.0.0.1:8080, not '65536'\n"),
         ("up --http ::1", "as 127.0.0.1:8080, not '::1'\n"),
         ("up --http 1 --no-http", "argument --no-http: not allowed with argument --http\n"),
+        ("receiver show a", "required: receiver\n"),
+        ("receiver seek a r", "one of the arguments --sequence --time --now is required\n"),
+        ("receiver seek a r --time soon", "or seconds since 1970, not 'soon'\n"),
+        ("receiver seek a r --time nan", "or seconds since 1970, not 'nan'\n"),
+        ("receiver seek a r --time -5", "or seconds since 1970, not '-5'\n"),
         ("spark export", "required: --out\n"),
         ("pub a --nothing b", "unrecognized arguments: --nothing b\n"),
         ("pub a b --wait c", "unrecognized arguments: c\n"),
