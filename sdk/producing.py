@@ -150,6 +150,7 @@ class Producer:
         self.buffer_bytes = 0
         self.resume_ms = 0  # nothing is sent before
         self.failures = 0  # refusals with busy since the last answer
+        self.gaps = 0  # those of them that say that numbers before the first unanswered are missing
         self.draining = False  # a new id is due, once everything sent has been answered
         self.refused: PeerError | None = None  # why, where the id is fixed
         self.given_up: int | None = None  # the lowest number whose fate is not known, nor will be
@@ -248,7 +249,7 @@ class Producer:
             position = self.batches.index(batch)
             del self.batches[position]
             self.sent -= position < self.sent
-        self.failures = 0
+        self.failures = self.gaps = 0
 
     def is_sent(self, batch: Batch) -> bool:
         """Is it sent on this connection, and not to be sent again?"""
@@ -264,7 +265,7 @@ class Producer:
         for batch in self.batches:
             batch.requests.clear()
         self.send_again(0)
-        self.failures = 0
+        self.failures = self.gaps = 0
 
     # --- a new id -----------------------------------------------------------------------------
 
@@ -283,7 +284,7 @@ class Producer:
             self.next_number += batch.count
         self.sent = 0
         self.draining = False
-        self.failures = 0
+        self.failures = self.gaps = 0
         return uncertain
 
     def give_up(self) -> list[Batch]:
@@ -300,7 +301,7 @@ class Producer:
             self.given_up = lost[0].first
         self.sent = 0
         self.draining = False
-        self.failures = 0
+        self.failures = self.gaps = 0
         return lost
 
 

@@ -949,15 +949,17 @@ class Session:
     ) -> None:
         if batch.requests or not producer.is_sent(batch):
             return  # it has been, or is to be, sent once more: that answer counts
-        missing = error.retry_after_ms == 0
-        if missing and producer.failures >= GAPS_MAX:
-            events.append(Noted(f"{producer.topic}: the broker misses what it had confirmed"))
-            producer.draining = True
-            self._finish_drained(events)
-            return
+        # Behind the first, a gap is no wonder: the first may be refused while its worker is away.
+        if error.retry_after_ms == 0 and producer.batches[0] is batch:
+            producer.gaps += 1
+            if producer.gaps > GAPS_MAX:
+                events.append(Noted(f"{producer.topic}: the broker misses what it had confirmed"))
+                producer.draining = True
+                self._finish_drained(events)
+                return
         pause_ms = retry_pause_ms(error, producer.failures)
         producer.failures += 1
-        producer.send_again(now_ms + pause_ms)
+        producer.send_again(max(now_ms + pause_ms, producer.resume_ms))
 
     def _finish_drained(self, events: list[Event]) -> None:
         """Producers that wait for a new id get it once nothing is under way under the old."""

@@ -627,6 +627,29 @@ def test_what_comes_through_ahead_of_the_first_is_sent_again_behind_it(client: C
     assert [ticket.first_error() for ticket in tickets] == [None, None]
 
 
+def test_a_worker_that_was_away_for_long_costs_no_message_though_the_second_comes_first(
+    client: Client,
+) -> None:
+    tickets = [client.publish(b"1")]
+    client.flush()
+    tickets.append(client.publish(b"2"))
+    first, second = client.reconnect()
+    for _ in range(3 * producing.GAPS_MAX):
+        for sent in (first, second):
+            client.refuse(sent, "busy", "the topic's worker is away or behind", 50)
+        client.now_ms += 50
+        first, second = client.flush()
+    client.refuse(first, "busy", "the topic's worker is away or behind", 50)
+    client.refuse(second, "busy", "number 1 is still missing: send from there", 0)
+    assert client.flush() == [], "what the first was told counts"
+    client.now_ms += 50
+    again = client.flush()
+    assert [(payloads(sent), sent.body[2]) for sent in again] == [([b"1"], 1), ([b"2"], 2)]
+    for sent in again:
+        client.accept(sent)
+    assert [ticket.first_error() for ticket in tickets] == [None, None]
+
+
 def test_what_may_have_been_stored_under_a_forgotten_producer_is_reported(client: Client) -> None:
     unsure = client.publish(b"1")
     client.flush()
