@@ -884,6 +884,17 @@ class Node(Connection):
         except (TimeoutError, PeerError):
             return None
 
+    async def status_of(
+        self, process: str, *, timeout: float | None = STATUS_TIMEOUT
+    ) -> dict[str, Any]:
+        """What one process says of itself, by the name that it has in ``status``."""
+        return await self._ask(Verb.STATUS, _process_topic(process), None, timeout)
+
+    @property
+    def workers(self) -> int:
+        """How many workers the broker has: ``worker-0`` and so on."""
+        return self._session.workers
+
     async def snapshot(self, folder: str, *, timeout: float | None = 300) -> list[dict[str, Any]]:
         """Has every worker write checkpoints of its stores into a folder; what each says."""
         workers = map(worker_topic, range(self._session.workers))
@@ -938,6 +949,18 @@ def connect(
 def given_or_default(address: str | None) -> str:
     """Where to connect: the address given, else that of the environment, else the default."""
     return (address_in(os.environ) or DEFAULT_ADDRESS) if address is None else address
+
+
+def _process_topic(process: str) -> bytes:
+    """The topic of what is asked of a process."""
+    kind, _, number = process.partition("-")
+    if process == "frontend":
+        return FRONT_END
+    if process == "interests":
+        return INTERESTS
+    if kind in ("worker", "dedicated") and number.isascii() and number.isdigit():
+        return worker_topic(int(number)) if kind == "worker" else dedicated_topic(int(number))
+    raise PeerError("bad_request", f"there is no process {checks.shown(process)}")
 
 
 def _content(payload: object) -> bytes:

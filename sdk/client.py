@@ -713,6 +713,15 @@ class BlockingNode:
         """What each process says of itself; ``None`` for one that does not answer in time."""
         return self._loop.run(self._node.status(timeout=timeout))
 
+    def status_of(self, process: str, *, timeout: float | None = STATUS_TIMEOUT) -> dict[str, Any]:
+        """What one process says of itself, by the name that it has in ``status``."""
+        return self._loop.run(self._node.status_of(process, timeout=timeout))
+
+    @property
+    def workers(self) -> int:
+        """How many workers the broker has: ``worker-0`` and so on."""
+        return self._node.workers
+
     def snapshot(self, folder: str, *, timeout: float | None = 300) -> list[dict[str, Any]]:
         """Has every worker write checkpoints of its stores into a folder; what each says."""
         return self._loop.run(self._node.snapshot(folder, timeout=timeout))

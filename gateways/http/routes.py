@@ -6,6 +6,7 @@ from asterism import limits
 from asterism.gateways.http.admin import KEYS, Admin, Key
 from asterism.gateways.http.docs_page import PAGE, POLICY
 from asterism.gateways.http.openapi import document_of
+from asterism.gateways.http.processes import Processes
 from asterism.gateways.http.protocol import (
     JSON,
     NDJSON,
@@ -52,13 +53,28 @@ _CONFIG: Final = {
     "properties": {key.shown: {"anyOf": [key.schema, {"type": "null"}]} for key in KEYS.values()},
     "required": [key.shown for key in KEYS.values()],
 }
+_READY: Final = {
+    "type": "object",
+    "properties": {
+        "ready": {"const": True},
+        "processes": {"type": "object", "additionalProperties": {"type": "boolean"}},
+    },
+    "required": ["ready", "processes"],
+}
 
 
 class Routes:
     """The table of paths."""
 
-    def __init__(self, queues: Queues, admin: Admin, core: dict[str, dict[str, Operation]]) -> None:
+    def __init__(
+        self,
+        queues: Queues,
+        admin: Admin,
+        core: dict[str, dict[str, Operation]],
+        processes: Processes,
+    ) -> None:
         self._queues = queues
+        self._processes = processes
         self.paths = {
             **_whole(queues),
             **_public(queues),
@@ -73,15 +89,26 @@ class Routes:
         robots = text("User-agent: *\nDisallow: /\n")
         page = Response(200, PAGE.encode(), "text/html; charset=utf-8", policy=POLICY)
         kinds = (
-            ("/health", "OK while this process runs", _always(text("OK")), TEXT),
+            ("/health", "OK while this door is alive", self._processes.health, TEXT),
             ("/robots.txt", "Asks robots to stay away", _always(robots), TEXT),
             ("/docs", "This interface, to read", _always(page), "text/html"),
             ("/metrics", "Counts for Prometheus", self._metrics, TEXT),
             ("/openapi.json", "This interface, for programs", self._document, JSON),
         )
+        ready = Operation(
+            self._processes.ready,
+            "Do the front-end and every worker answer?",
+            {200: "they do", 503: "those in silent do not"},
+            True,
+            returns=(JSON,),
+            returned=_READY,
+        )
         return {
-            path: {"GET": Operation(run, summary, {200: "it"}, True, returns=(media,))}
-            for path, summary, run, media in kinds
+            "/ready": {"GET": ready},
+            **{
+                path: {"GET": Operation(run, summary, {200: "it"}, True, returns=(media,))}
+                for path, summary, run, media in kinds
+            },
         }
 
     async def _document(self, request: Request) -> Response:

@@ -402,3 +402,14 @@ def test_a_forked_process_leaves_the_client_alone(node: BlockingNode, topic: str
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert node.publish(topic, b"z").sequence == 2
+
+
+def test_a_process_is_asked_by_its_name(node: BlockingNode) -> None:
+    workers = [f"worker-{number}" for number in range(node.workers)]
+    assert workers == ["worker-0", "worker-1"]
+    for name in ("frontend", "interests", *workers):
+        assert node.status_of(name)["process"] == name
+    for name in ("worker-2", "worker-", "worker-x", "door", ""):
+        with pytest.raises(asterism.PeerError) as refused:
+            node.status_of(name)
+        assert refused.value.code == "bad_request"
