@@ -651,13 +651,15 @@ class Node(Connection):
         """Settings, counts and rates of a topic."""
         return await self._ask_topic(Verb.DESCRIBE, topic, (), timeout)
 
-    async def list_topics(self, *, timeout: float | None = TIMEOUT) -> list[str]:
-        """The names of all topics, of all workers, sorted."""
+    async def list_topics(
+        self, *, worker: int | None = None, timeout: float | None = TIMEOUT
+    ) -> list[str]:
+        """The names of all topics, of all workers or of one, sorted."""
         found: set[str] = set()
-        for worker in range(self._session.workers):
+        for each in range(self._session.workers) if worker is None else (worker,):
             after = ""
             while True:
-                reply = await self._ask(Verb.LIST_TOPICS, worker_topic(worker), (after,), timeout)
+                reply = await self._ask(Verb.LIST_TOPICS, worker_topic(each), (after,), timeout)
                 names = reply.get("topics", ())
                 found.update(names)
                 if len(names) < limits.LIST_MAX:

@@ -560,9 +560,11 @@ class BlockingNode:
         """Settings, counts and rates of a topic."""
         return self._loop.run(self._node.describe(topic, timeout=timeout))
 
-    def list_topics(self, *, timeout: float | None = TIMEOUT) -> list[str]:
-        """The names of all topics, of all workers, sorted."""
-        return self._loop.run(self._node.list_topics(timeout=timeout))
+    def list_topics(
+        self, *, worker: int | None = None, timeout: float | None = TIMEOUT
+    ) -> list[str]:
+        """The names of all topics, of all workers or of one, sorted."""
+        return self._loop.run(self._node.list_topics(worker=worker, timeout=timeout))
 
     def clear(self, topic: str, *, timeout: float | None = TIMEOUT) -> None:
         """Drops every message of a topic; settings and durable receivers stay."""

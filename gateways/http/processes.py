@@ -20,7 +20,7 @@ from asterism.gateways.http.protocol import (
 )
 from asterism.sdk.aio import Node
 
-ANSWER_S: Final = 0.7  # a process that needs longer does not answer
+ANSWER_S: Final = 0.6  # a process that needs longer does not answer
 KEPT_S: Final = 0.25  # how long a look is good
 QUESTION_S: Final = 10.0  # a question without an answer for so long is asked anew
 

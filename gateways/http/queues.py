@@ -178,17 +178,11 @@ class Queues:
                 held.append((namespace, counts))
         return sorted(held)
 
-    async def disks(self) -> list[tuple[str, dict[str, Any]]]:
-        """What each worker that answers says of the disk that it writes to."""
-        told = await self._node.status(timeout=TIMEOUT_S)
-        workers = [worker for worker in told["workers"] if worker and "disk" in worker]
-        return [(worker["process"], worker["disk"]) for worker in workers]
-
     async def each_topic(self, ask: Any) -> list[tuple[str, Any]]:
         """Asks something of every topic, some at a time."""
         topics = await self._node.list_topics(timeout=TIMEOUT_S)
         answers: list[tuple[str, Any]] = []
-        for part in _parts(topics, AT_ONCE):
+        for part in in_parts(topics, AT_ONCE):
             answers += zip(part, await asyncio.gather(*map(ask, part)), strict=True)
         return answers
 
@@ -223,5 +217,5 @@ def _priority(value: object) -> int | None:
     )
 
 
-def _parts(values: list[str], size: int) -> Iterable[list[str]]:
+def in_parts(values: list[str], size: int) -> Iterable[list[str]]:
     return (values[at : at + size] for at in range(0, len(values), size))

@@ -5,6 +5,7 @@ from typing import Final
 from asterism import limits
 from asterism.gateways.http.admin import KEYS, Admin, Key
 from asterism.gateways.http.docs_page import PAGE, POLICY
+from asterism.gateways.http.metrics import Metrics
 from asterism.gateways.http.openapi import document_of
 from asterism.gateways.http.processes import Processes
 from asterism.gateways.http.protocol import (
@@ -72,9 +73,10 @@ class Routes:
         admin: Admin,
         core: dict[str, dict[str, Operation]],
         processes: Processes,
+        metrics: Metrics,
     ) -> None:
-        self._queues = queues
         self._processes = processes
+        self._metrics = metrics
         self.paths = {
             **_whole(queues),
             **_public(queues),
@@ -92,7 +94,7 @@ class Routes:
             ("/health", "OK while this door is alive", self._processes.health, TEXT),
             ("/robots.txt", "Asks robots to stay away", _always(robots), TEXT),
             ("/docs", "This interface, to read", _always(page), "text/html"),
-            ("/metrics", "Counts for Prometheus", self._metrics, TEXT),
+            ("/metrics", "Counts for Prometheus", self._metrics.metrics, TEXT),
             ("/openapi.json", "This interface, for programs", self._document, JSON),
         )
         ready = Operation(
@@ -113,28 +115,6 @@ class Routes:
 
     async def _document(self, request: Request) -> Response:
         return self._openapi
-
-    async def _metrics(self, request: Request) -> Response:
-        lines = [
-            "# HELP asterism_messages Messages of a namespace by state; completed is a counter.",
-            "# TYPE asterism_messages gauge",
-        ]
-        for namespace, counts in await self._queues.in_use():
-            for state in STATES:
-                labels = f'namespace="{namespace}",state="{state}"'
-                lines.append(f"asterism_messages{{{labels}}} {counts[state]}")
-        lines += [
-            "# HELP asterism_disk_free_bytes Free on the disk of the data folder.",
-            "# TYPE asterism_disk_free_bytes gauge",
-            "# HELP asterism_publishing_held 1 while less than min_free is free there.",
-            "# TYPE asterism_publishing_held gauge",
-        ]
-        for process, disk in await self._queues.disks():
-            labels = f'process="{process}"'
-            lines.append(f"asterism_disk_free_bytes{{{labels}}} {disk['free_bytes']}")
-            lines.append(f"asterism_publishing_held{{{labels}}} {int(disk['publishing_held'])}")
-        body = "\n".join(lines) + "\n"
-        return Response(200, body.encode(), "text/plain; version=0.0.4; charset=utf-8")
 
 
 def _always(response: Response) -> Handler:

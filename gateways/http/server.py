@@ -19,6 +19,7 @@ from asterism.config import AddressTakenError, Config, ConfigError
 from asterism.errors import PeerError
 from asterism.gateways.http.admin import Admin
 from asterism.gateways.http.connections import LOOK_S, Connections, Patience
+from asterism.gateways.http.metrics import Metrics
 from asterism.gateways.http.origins import Origins, hosts_of, origins_of
 from asterism.gateways.http.processes import Processes
 from asterism.gateways.http.protocol import (
@@ -120,7 +121,8 @@ class Application:
         self._queues = Queues(node, limits.payload)
         self._admin = Admin(node, self._queues, password)
         processes = Processes(node)
-        self._paths = Routes(self._queues, self._admin, paths_of(node), processes).paths
+        metrics = Metrics(node, processes)
+        self._paths = Routes(self._queues, self._admin, paths_of(node), processes, metrics).paths
         self._waiting: set[asyncio.Future[Any]] = set()  # long polls and streams
         self._polls = 0
         self._bodies_bytes = 0  # of all requests that are not answered yet

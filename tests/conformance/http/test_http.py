@@ -206,7 +206,8 @@ def test_metrics_tell_counts_by_namespace_and_state(queue: Queue) -> None:
     label = f'namespace="{queue.namespace}",state="waiting"'
     assert f"asterism_messages{{{label}}} 2" in answer.text.split("\n")
     for line in answer.text.splitlines():
-        assert re.fullmatch(r'#.*|[a-z_]+\{(?:[a-z]+="[^"]*",?)*\} \d+', line), line
+        label = r'[a-z]+="(?:[^"\\]|\\["\\])*"'
+        assert re.fullmatch(rf"#.*|[a-z_]+\{{(?:{label},?)*\}} \d+", line), line
 
 
 def test_the_interface_is_described_and_can_be_read(http: httpx.Client) -> None:

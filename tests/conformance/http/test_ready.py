@@ -1,12 +1,9 @@
 """What the door says of itself and of the broker, while processes are stopped or dead."""
 
 import asyncio
-import contextlib
-import fcntl
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -17,12 +14,10 @@ from asterism.gateways.http.protocol import RefusedError, Request
 from asterism.sdk.aio import connect
 from asterism.testing import Broker
 from tests.conformance.http.conftest import PASSWORD
+from tests.conformance.http.stopping import AGAIN_S, LOOK_S, dead, stopped, timed, until
 
 pytestmark = [pytest.mark.process, pytest.mark.fault]
 
-WITHIN_S = 1.0  # whatever is stopped
-AGAIN_S = 20.0  # until everything answers again
-LOOK_S = 0.01
 AT_ONCE = 32
 ALL = {"frontend": True, "worker-0": True, "worker-1": True}
 
@@ -40,46 +35,6 @@ def http(broker: Broker) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=broker.http_url, timeout=AGAIN_S) as client:
         until(lambda: client.get("/ready").status_code == 200, "everything answers")
         yield client
-
-
-def until(reached: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + AGAIN_S
-    while not reached():
-        assert time.monotonic() < deadline, f"{what}: not within {AGAIN_S:g} s"
-        time.sleep(LOOK_S)
-
-
-@contextlib.contextmanager
-def stopped(broker: Broker, kind: str, index: int | None = None) -> Iterator[None]:
-    """A process, or all of a kind, that do nothing meanwhile."""
-    broker.kill(kind, index, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        broker.kill(kind, index, signal.SIGCONT)
-
-
-@contextlib.contextmanager
-def dead(broker: Broker, index: int) -> Iterator[None]:
-    """A worker that was killed; those that are started in its place find its name taken."""
-    with open(broker.data_dir / f"run/worker-{index}.lock", "r+b") as lock:
-        while True:
-            broker.kill("worker", index)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(LOOK_S)
-        yield
-    broker.wait_ready()
-
-
-def timed(http: httpx.Client, path: str) -> httpx.Response:
-    """The answer, which must come in time."""
-    began = time.monotonic()
-    answer = http.get(path)
-    assert time.monotonic() - began < WITHIN_S, path
-    return answer
 
 
 def until_silent(http: httpx.Client, *processes: str) -> httpx.Response:
