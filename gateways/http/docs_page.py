@@ -4,7 +4,7 @@ import base64
 from hashlib import sha256
 from typing import Final
 
-_STYLE: Final = """
+STYLE: Final = """
 :root { color-scheme: light dark; --line: #d5d9e0; --soft: #f4f6f9; --dim: #5b6472; --ink: #16191f;
   --page: #fff; --link: #0b5cad; --bad: #b3261e; --get: #0b6e4f; --post: #0b5cad; --put: #8a5a00;
   --patch: #6b3fa0; --delete: #b3261e }
@@ -286,7 +286,7 @@ PAGE: Final = f"""<!doctype html>
 <meta name="viewport" content="width=device-width">
 <title>Asterism: the HTTP door</title>
 <link rel="icon" href="data:,">
-<style>{_STYLE}</style>
+<style>{STYLE}</style>
 </head>
 <body>
 <h1>The HTTP door <span class="dim" id="version"></span></h1>
@@ -309,21 +309,27 @@ def _source(text: str) -> str:
     return f"'sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-# In a browser, the page runs its own script and asks its own origin; and no other page frames it,
-# where somebody could be led to type the password or to press a button.
-_RULES: Final = (
-    "default-src 'none'",
-    f"script-src {_source(_SCRIPT)}",
-    f"style-src {_source(_STYLE)}",
-    "connect-src 'self'",
-    "img-src data:",
-    "base-uri 'none'",
-    "form-action 'none'",
-    "frame-ancestors 'none'",
-)
-POLICY: Final = (
-    (b"content-security-policy", "; ".join(_RULES).encode()),
-    (b"x-frame-options", b"DENY"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"referrer-policy", b"same-origin"),
-)
+def policy_of(style: str, script: str = "") -> tuple[tuple[bytes, bytes], ...]:
+    """What a page may do in a browser: run its own script, if it has one, and ask its own origin.
+
+    No other page frames it, where somebody could be led to type the password or to press a button.
+    """
+    runs = (f"script-src {_source(script)}", "connect-src 'self'") if script else ()
+    rules = (
+        "default-src 'none'",
+        *runs,
+        f"style-src {_source(style)}",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+    return (
+        (b"content-security-policy", "; ".join(rules).encode()),
+        (b"x-frame-options", b"DENY"),
+        (b"cross-origin-opener-policy", b"same-origin"),
+        (b"referrer-policy", b"same-origin"),
+    )
+
+
+POLICY: Final = policy_of(STYLE, _SCRIPT)

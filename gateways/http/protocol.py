@@ -251,10 +251,10 @@ def list_of(values: list[str], accept: str) -> Response:
 
 def prefers_ndjson(accept: str) -> bool:
     """Would the client rather have lines than one array? In a tie, or with no wish, it has one."""
-    return _quality(accept, NDJSON) > _quality(accept, "application/json")
+    return quality(accept, NDJSON) > quality(accept, "application/json")
 
 
-def _quality(accept: str, media: str) -> float:
+def quality(accept: str, media: str) -> float:
     """How much a client wants a type, by the entry that names it most closely."""
     best, weight = -1, 0.0
     kind = media.partition("/")[0]

@@ -20,6 +20,7 @@ from asterism.gateways.http.protocol import (
     text,
 )
 from asterism.gateways.http.queues import STATES, Queues
+from asterism.gateways.http.root_page import KINDS, Root
 
 _GONE: Final = {404: "there is no such message"}
 _STATE: Final = {409: "the message is in another state"}
@@ -85,6 +86,7 @@ class Routes:
             **core,
             **self._own(),
         }
+        self._root = Root(self.paths)
         self._openapi = json_of(document_of(self.paths))
 
     def _own(self) -> dict[str, dict[str, Operation]]:
@@ -105,13 +107,20 @@ class Routes:
             returns=(JSON,),
             returned=_READY,
         )
+        root = Operation(
+            self._page, "What this is, and where to go", {200: "it"}, True, returns=KINDS
+        )
         return {
+            "/": {"GET": root},
             "/ready": {"GET": ready},
             **{
                 path: {"GET": Operation(run, summary, {200: "it"}, True, returns=(media,))}
                 for path, summary, run, media in kinds
             },
         }
+
+    async def _page(self, request: Request) -> Response:
+        return self._root.as_preferred(request.header(b"accept"))
 
     async def _document(self, request: Request) -> Response:
         return self._openapi

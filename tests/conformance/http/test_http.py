@@ -31,7 +31,7 @@ def test_another_name_is_400(http: httpx.Client, name: str) -> None:
 
 
 def test_a_path_that_there_is_not_is_404(http: httpx.Client) -> None:
-    for path in ("/", "/nothing", "/mq/a/nothing", "/mq/a/messages/1/nothing", "/mq/a/b/c/d/e"):
+    for path in ("/nothing", "/mq/a/nothing", "/mq/a/messages/1/nothing", "/mq/a/b/c/d/e"):
         answer = http.get(path)
         assert answer.status_code == 404
         assert "/docs" in answer.json()["message"]
