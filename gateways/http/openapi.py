@@ -4,18 +4,14 @@ from typing import Any, Final
 
 from asterism import __version__
 from asterism.gateways.http.protocol import Operation
+from asterism.gateways.http.v1_schemas import NAME, TOPIC
 
-_TEXT: Final = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": 255,
-    "description": "at most 255 bytes of UTF-8, percent-encoded",
-}
-_NAMED: Final[dict[str, dict[str, Any]]] = {
+# What a path names.
+NAMED: Final[dict[str, dict[str, Any]]] = {
     "namespace": {"type": "string", "pattern": r"^[a-zA-Z0-9.\-_]{1,255}$"},
     "id": {"type": "string", "pattern": "^[0-9]{1,19}$"},
-    "topic": {**_TEXT, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"},
-    "receiver": _TEXT,
+    "topic": TOPIC,
+    "receiver": NAME,
     "sequence": {"type": "integer", "minimum": 1, "maximum": 2**63 - 1},
     "receipt": {"type": "string", "pattern": "^[0-9a-f]{32}-[0-9]{1,18}-[0-9]{1,18}$"},
 }
@@ -65,12 +61,12 @@ def _tag_of(path: str) -> str:
 
 
 def _parameters(path: str) -> dict[str, Any]:
-    named = [name for name in _NAMED if f"{{{name}}}" in path]
+    named = [name for name in NAMED if f"{{{name}}}" in path]
     if not named:
         return {}
     return {
         "parameters": [
-            {"name": name, "in": "path", "required": True, "schema": _NAMED[name]} for name in named
+            {"name": name, "in": "path", "required": True, "schema": NAMED[name]} for name in named
         ]
     }
 

@@ -243,7 +243,7 @@ def _receivers(core: Core) -> Paths:
                 core.list_receivers,
                 "The receivers of a topic by name",
                 schemas.RECEIVERS,
-                query={"after": schemas.NAME},
+                query={"after": schemas.AFTER},
             )
         },
         one: {

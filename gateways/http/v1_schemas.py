@@ -54,12 +54,33 @@ def or_null(schema: Schema) -> Schema:
 FLAG: Final[Schema] = {"type": "boolean"}
 COUNT: Final = whole(1, limits.SEQUENCE_MAX)
 SEQUENCE: Final = whole(1, limits.SEQUENCE_MAX)
-NAME: Final = text(limits.NAME_BYTES_MAX, pattern=r"^[a-zA-Z0-9._\-]+$")
+# What can be said of a name by a pattern, and no more: its bytes are counted by the broker alone.
+# Nothing is looked ahead for, since not every engine does that.
+TOPIC: Final = text(
+    limits.TOPIC_BYTES_MAX,
+    pattern=r"^[^\u0000-\u001f\u007f-\u009f]+$",
+    description="at most 255 bytes of UTF-8, without control characters",
+)
+NAME: Final = text(limits.NAME_BYTES_MAX, description="at most 255 bytes of UTF-8")
+AFTER: Final = text(limits.NAME_BYTES_MAX, 0, description="those behind this name")
+_SEGMENT: Final = r"[^/]+"
+_PLAIN_SEGMENT: Final = r"([^*/][^/]*|\*[^*/][^/]*|\*\*[^/]+)"  # neither * nor **
+
+
+def _segments(one: str) -> str:
+    """Segments between slashes; slashes at the ends and doubled ones are dropped."""
+    return f"^/*{one}(/+{one}){{0,{limits.SEGMENTS_MAX - 1}}}/*$"
+
+
 SUBJECT: Final = text(
-    limits.SUBJECT_BYTES_MAX, pattern=r"^[a-zA-Z0-9_\-]+(/[a-zA-Z0-9_\-]+){0,15}$"
+    limits.SUBJECT_BYTES_MAX,
+    pattern=_segments(_PLAIN_SEGMENT),
+    description="at most 1024 bytes of UTF-8, 1 to 32 segments between slashes, none a wildcard",
 )
 INTEREST: Final = text(
-    limits.SUBJECT_BYTES_MAX, pattern=r"^([a-zA-Z0-9_\-]+|\*\*?)(/([a-zA-Z0-9_\-]+|\*\*?)){0,15}$"
+    limits.SUBJECT_BYTES_MAX,
+    pattern=_segments(_SEGMENT),
+    description="as a subject; the segment * stands for any one, ** for one or more",
 )
 INTERESTS: Final = many(INTEREST, limits.INTERESTS_MAX)
 _TIMEOUT: Final = seconds(TIMEOUT_MS_MAX, 1)
@@ -77,7 +98,7 @@ SETTINGS: Final = fields(
     max_attempts=COUNT,
     max_deliveries=or_null(COUNT),
     retry_backoff=or_null(fields("min", "max", min=seconds(1_000), max=seconds(60_000, 1_000))),
-    dead_letter=or_null(text(limits.TOPIC_BYTES_MAX, pattern=r"^[a-zA-Z0-9._\-]+$")),
+    dead_letter=or_null(TOPIC),
     requeue=choice("back", "front"),
     default_ttl=seconds(TTL_MS_MAX, 1),
     max_payload=whole(0, 512 * 1_048_576),
@@ -142,7 +163,7 @@ PUBLISH_QUERY: Final[dict[str, Schema]] = {
         }
         for name, schema in {
             "subject": many(SUBJECT, limits.SUBJECTS_MAX),
-            "attribute": many({"type": "string", "pattern": "^[a-z]+:.*$"}, limits.ATTRIBUTES_MAX),
+            "attribute": many({"type": "string", "pattern": "^[^:]*:"}, limits.ATTRIBUTES_MAX),
             **_WISHES,
             "receipt": _MESSAGE["receipt"],
         }.items()
@@ -226,7 +247,7 @@ REPLIED: Final = _content({"id": {"type": "string"}, "attributes": _ATTRIBUTES})
 
 _ENTRY: Final = {"anyOf": [SEQUENCE, fields("sequence", sequence=SEQUENCE, attempt=COUNT)]}
 _FAILED: Final = fields(
-    "sequence", sequence=SEQUENCE, attempt=COUNT, reason=text(limits.REASON_BYTES_MAX, 0)
+    "sequence", sequence=SEQUENCE, attempt=COUNT, reason=text(limits.HEADER_BYTES_MAX, 0)
 )
 REPORTS: Final = fields(
     received=many(_ENTRY, limits.BATCH_MESSAGES_MAX),
