@@ -738,6 +738,7 @@ class Worker:
             self._space.check(len(body))
 
     def _store_of(self, topic: bytes) -> tuple[Hosted, str]:
+        wire.check_topic(topic)
         try:
             name = topic.decode()
         except UnicodeDecodeError:
@@ -755,7 +756,9 @@ class Worker:
 
     def _refuse(self, node: bytes, request: int, topic: bytes, error: PeerError) -> None:
         refusal = Refuse(node, request, error.code, error.detail, error.retry_after_ms)
-        self._send([(topic.decode(errors="replace"), refusal)])
+        # It may be no topic's name, of any bytes and too long for a head once they are replaced.
+        shown = topic[: limits.TOPIC_BYTES_MAX].decode(errors="replace")
+        self._send([(shown, refusal)])
 
     # --- connections ------------------------------------------------------------------------
 

@@ -5,8 +5,9 @@ for all that it sent before them.
 
 I1  What a session sent is taken in the order in which it sent it.
 I2  A session that has something here is in the row once, and goes to its end with each frame.
-I3  A session has at most ``FRAMES_MAX`` frames here; their bytes are the front-end's to bound. What
-    is told about it, a word, waits behind them.
+I3  A session has at most ``FRAMES_MAX`` frames here, and of those that want no answer, such as
+    credit, up to ``UNANSWERED_MAX``; their bytes are the front-end's to bound. What is told about
+    it, a word, waits behind them.
 """
 
 from collections import deque
@@ -15,6 +16,7 @@ from typing import Final
 from asterism.wire import Part, read_parts
 
 FRAMES_MAX: Final = 512  # of one session; what comes beyond is refused with busy
+UNANSWERED_MAX: Final = 8_192  # the same with frames that cannot be refused: they want no answer
 
 
 class Turns:
@@ -29,11 +31,14 @@ class Turns:
     def add(self, session: bytes, frame: bytes) -> bool:
         """Has a frame wait; False where the session has as many here as it may."""
         waiting = self._row.get(session)
+        parts = read_parts(frame)
         if waiting is None:
             waiting = self._row[session] = deque()
-        elif len(waiting) >= FRAMES_MAX:
+        elif len(waiting) >= FRAMES_MAX and (
+            len(waiting) >= UNANSWERED_MAX or all(part.request for part in parts)
+        ):
             return False
-        waiting.append((frame, read_parts(frame)))
+        waiting.append((frame, parts))
         return True
 
     def add_word(self, session: bytes, word: bytes) -> bool:

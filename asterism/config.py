@@ -34,6 +34,7 @@ FREE_BYTES_MAX: Final = 1 << 50
 SNAPSHOTS_MAX: Final = 10_000
 HEARTBEAT_MS_MIN: Final = 50
 HEARTBEAT_MS_MAX: Final = 600_000
+REQUESTS_MIN: Final = 100  # fewer would not do for a client that only says that it is there
 BOUND_MAX: Final = 10_000_000  # of anything that clients can make
 GRACE_MS_MAX: Final = 3_600_000
 HELLO_MS_MIN: Final = 100
@@ -163,7 +164,7 @@ _CHECKS: Final[dict[str, Callable[[str, object], object]]] = {
     "restart_grace": _grace,
     "hello_timeout": _hello_timeout,
     "max_connections": lambda name, value: checks.whole(name, value, 1, CONNECTIONS_MAX),
-    "max_requests": _bound,
+    "max_requests": lambda name, value: checks.whole(name, value, REQUESTS_MIN, BOUND_MAX),
     "lanes": checks.flag,
     "alert": checks.flag,
     "log_level": lambda name, value: checks.one_of(name, value, LOG_LEVELS),
@@ -191,7 +192,7 @@ class Config:
     restart_grace: float = 5
     hello_timeout: float = 5
     max_connections: int = 4_096
-    max_requests: int = 5_000
+    max_requests: int = 10_000
     lanes: bool = True
     alert: bool = True
     log_level: str = "info"

@@ -269,6 +269,12 @@ def check_size(verb: int, size: int) -> None:
         raise PeerError("too_large", f"the body of this verb has at most {most} bytes")
 
 
+def check_topic(topic: bytes) -> None:
+    """Refuses a name that no topic has, before it is remembered anywhere."""
+    if len(topic) > limits.TOPIC_BYTES_MAX:
+        raise PeerError("bad_request", f"a topic's name has at most {limits.TOPIC_BYTES_MAX} bytes")
+
+
 class _Values:
     """Counts what is decoded of one body: a byte of it may stand for a map, which takes 64."""
 

@@ -28,7 +28,6 @@ import select
 import socket
 import stat
 import struct
-from collections import deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from math import ceil
@@ -50,6 +49,7 @@ LARGE_BYTES_MAX: Final = 256 << 20  # of all messages that need one,
 LARGER_BYTES: Final = 4 << 20  # of which those that are larger than this
 LARGER_BYTES_MAX: Final = 192 << 20  # leave a part to others
 MESSAGES_MAX: Final = 128  # that a client has sent and the front-end has not taken
+COMMAND_COST: Final = 10  # of a PING of ZMTP, which the ROUTER answers
 BURST_MS: Final = 1_000  # what a client may send in so long it may send at once,
 FIRST_BURST_MS: Final = 100  # and in so long when it has just connected: a new one costs nothing
 SLOW_MS: Final = 500  # for so long a grant may go unused while others wait,
@@ -114,6 +114,11 @@ class Connection:
         return self.frames_up.whole - self.taken
 
     @property
+    def is_held_up(self) -> bool:
+        """Is the client not read just now, whatever it sends?"""
+        return not self.may_read()
+
+    @property
     def passable(self) -> int:
         """Messages that may go to the ROUTER before the front-end has taken more."""
         most = MESSAGES_MAX if self.has_session else 1
@@ -144,8 +149,13 @@ class Gate:
         connections_max: int,
         hello_ms: int,
         requests_max: int,
+        debt_ms_max: int,
     ) -> None:
-        """Listens; ``router`` is the path at which the ROUTER does."""
+        """Listens; ``router`` is the path at which the ROUTER does.
+
+        A client is held up for ``debt_ms_max`` at a time: it must hear of the broker in between.
+        """
+        self._debt_ms_max = debt_ms_max
         self._request_ms = 1_000 / requests_max
         self._indebted: list[tuple[float, bytes, Connection]] = []  # a heap, by when they have paid
         self._router = router
@@ -157,7 +167,7 @@ class Gate:
         self._nameless: dict[Connection, None] = {}  # without a session, the oldest first
         self._leaving: dict[Connection, int] = {}  # until when it is waited for
         self._unconnected: dict[Connection, None] = {}  # the ROUTER was not quick enough
-        self._waiting: deque[Connection] = deque()  # for a grant
+        self._waiting: dict[Connection, None] = {}  # for a grant, in order
         self._granted: dict[Connection, None] = {}
         self._granted_bytes = 0
         self._ended: list[bytes] = []
@@ -288,7 +298,8 @@ class Gate:
             if connection.router is not None and descriptor == connection.router.fileno():
                 if events & _OUT:
                     self._send_router(connection)
-                if events & ~_OUT:
+                # What was sent may have been all that was left of a client that has gone.
+                if events & ~_OUT and connection.router.fileno() >= 0:
                     self._read_router(connection)
             else:
                 if events & _OUT:
@@ -363,6 +374,10 @@ class Gate:
             router.close()
             self._unconnected[connection] = None
             return
+        except OSError as error:
+            router.close()
+            self._cut(connection, f"it cannot be passed on: {error.strerror}")
+            return
         connection.router = router
         connection.masks[router.fileno()] = 0
         self._by_descriptor[router.fileno()] = connection
@@ -374,7 +389,10 @@ class Gate:
         """Passes on what a client has sent, as far as it may."""
         frames = connection.frames_up
         size_max = FRAME_BYTES_MAX if connection.has_session else HELLO_BYTES_MAX
+        commands = frames.commands
         end = frames.take(data, size_max, connection.passable)
+        if frames.commands > commands:  # the front-end does not see them
+            self.charge(connection, COMMAND_COST * (frames.commands - commands))
         if end < len(data):
             connection.held = bytes(data[end:])
         if frames.message > SMALL_BYTES and frames.message > connection.granted:
@@ -400,6 +418,8 @@ class Gate:
 
     def _go_on(self, connection: Connection) -> None:
         """A client may send more: what was read of it is passed on, then more is read."""
+        if connection.is_over:
+            return
         if connection.held and connection.may_pass():
             held, connection.held = connection.held, b""
             try:
@@ -421,6 +441,8 @@ class Gate:
 
     def proceed(self, connection: Connection) -> None:
         """The front-end has done what a message asked: its client may send more."""
+        if connection.is_over:
+            return  # it was cut for that message
         if connection.is_leaving and not connection.untaken and not connection.held:
             self._end(connection)
         elif connection.held or connection.masks.get(connection.client.fileno()) == 0:
@@ -435,7 +457,8 @@ class Gate:
         if connection.client.family == socket.AF_UNIX:
             return  # of this user: a door, which carries many clients, or a program of its own
         earliest_ms = float(self._now_ms - BURST_MS)
-        connection.paid_ms = max(connection.paid_ms, earliest_ms) + cost * self._request_ms
+        paid_ms = max(connection.paid_ms, earliest_ms) + cost * self._request_ms
+        connection.paid_ms = min(paid_ms, self._now_ms + self._debt_ms_max)
         if connection.paid_ms > self._now_ms and not connection.is_indebted:
             connection.is_indebted = True
             heappush(self._indebted, (connection.paid_ms, connection.routing, connection))
@@ -453,38 +476,42 @@ class Gate:
 
     def _grant(self, connection: Connection) -> None:
         """Grants a message its size, or has its client wait; what was granted for it counts."""
-        more = connection.frames_up.message - connection.granted
-        is_larger = connection.frames_up.message > LARGER_BYTES
-        most = LARGER_BYTES_MAX if is_larger else LARGE_BYTES_MAX
+        frames = connection.frames_up
+        more = frames.message - connection.granted
+        if frames.message <= SMALL_BYTES or more <= 0:  # the one that it waited for is over
+            self._stop_waiting(connection)
+            return
+        most = LARGER_BYTES_MAX if frames.message > LARGER_BYTES else LARGE_BYTES_MAX
         if self._granted_bytes + more > most:
             connection.is_waiting = True
-            self._waiting.append(connection)
+            self._waiting[connection] = None
             self._next_look_ms = min(self._next_look_ms, self._now_ms + SLOW_MS)
             return
-        frames = connection.frames_up
-        connection.is_waiting = False
+        self._stop_waiting(connection)
         connection.granted += more
         connection.granted_ms = self._now_ms
         connection.granted_until = frames.whole + frames.message
         self._granted_bytes += more
         self._granted[connection] = None
 
+    def _stop_waiting(self, connection: Connection) -> None:
+        connection.is_waiting = False
+        self._waiting.pop(connection, None)
+
     def _release(self, connection: Connection) -> None:
         self._granted_bytes -= connection.granted
         connection.granted = connection.granted_until = 0
         self._granted.pop(connection, None)
-        if not connection.is_over and connection.frames_up.message > SMALL_BYTES:
+        if connection.is_over:
+            self._stop_waiting(connection)
+        elif connection.frames_up.message > SMALL_BYTES:
             self._grant(connection)  # the next one has begun already
-        waiting, self._waiting = self._waiting, deque()
-        while waiting:
-            other = waiting.popleft()
-            if other.is_over:
-                continue
-            self._grant(other)
-            if other.is_waiting:  # those behind it wait on too
-                self._waiting += waiting
-                return
-            self._go_on(other)
+        for other in list(self._waiting):
+            if other in self._waiting:  # else it ended, or went on, with one before it
+                self._grant(other)
+                if other.is_waiting:
+                    return  # those behind it wait on too
+                self._go_on(other)
 
     def _cut_slow(self) -> None:
         """Somebody waits for a grant: those who have one and do not use it are cut."""
@@ -603,6 +630,7 @@ class Gate:
             self._by_descriptor.pop(connection.client.fileno(), None)
             connection.client.close()
         connection.is_over = True
+        connection.held = connection.to_router = connection.to_client = b""
         self._close_router(connection)
         self.due_bytes -= connection.due
         del self.by_routing[connection.routing]

@@ -136,7 +136,8 @@ class FrontEnd:
             fields = fields_of(max_connections=config.max_connections, takes=room)
             log.warning("the system allows fewer connections than max_connections %s", fields)
         most = max(min(config.max_connections, room), 1)
-        return Gate(addresses, router, most, config.hello_timeout_ms, config.max_requests)
+        pace = config.max_requests, config.heartbeat_ms
+        return Gate(addresses, router, most, config.hello_timeout_ms, *pace)
 
     def _router(self, address: str, peer_pid: int | None = None) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.ROUTER)
@@ -196,6 +197,9 @@ class FrontEnd:
 
     def _cut_silent(self) -> None:
         for session in self._sessions.silent(self._now_ms):
+            if session.connection.is_held_up:
+                session.last_ms = self._now_ms  # its signs of life lie where nobody reads them
+                continue
             log.info("cuts a silent client %s", fields_of(name=session.name))
             self._to_client(session, closed("busy", "nothing was heard of you for long"))
             self._end(session)
@@ -242,7 +246,7 @@ class FrontEnd:
         except PeerError as error:
             self._send_client(connection, refusal(error, 0, 0, b""))
             self._count_refused(connection)
-            return CONTROL_COST
+            return CONTROL_COST * count
         routing = connection.routing
         session = self._sessions.by_routing.get(routing)
         if session is not None:
@@ -382,6 +386,7 @@ class FrontEnd:
         """The worker of a topic, or the process that a topic names."""
         if topic.startswith(wire.PROCESS):
             return self._process(topic[1:])
+        wire.check_topic(topic)
         try:
             store = store_of(topic.decode(), self._stores)
         except UnicodeDecodeError:

@@ -16,8 +16,9 @@ GREETING: Final = b"\xff" + bytes(7) + b"\x01\x7f\x03\x01" + b"NULL".ljust(52, b
 MORE, LONG, COMMAND = 1, 2, 4
 READY_BYTES_MAX: Final = 1_024  # of a peer's READY, with its head
 COMMAND_BYTES_MAX: Final = 64  # of a command after the handshake; PING and PONG have 23 at most
+COMMANDS_MAX: Final = 64  # PING and PONG in one read: a peer that sends more has no other aim
 MULTIPART_BYTES_MAX: Final = 64 << 10  # of a message that is refused for its number of frames
-MESSAGE_FRAMES_MAX: Final = 1_024  # of one message, though one is all that the protocol allows
+MESSAGE_FRAMES_MAX: Final = 16  # of one message, though one is all that the protocol allows
 _SIZE: Final = struct.Struct(">Q")
 _VALUE: Final = struct.Struct(">I")
 _PEER_TYPES: Final = (b"DEALER", b"REQ", b"ROUTER")  # whom a ROUTER talks to
@@ -110,13 +111,14 @@ class Frames:
 
     __slots__ = (
         *("_command", "_flags", "_frames", "_head", "_left"),
-        *("message", "messages", "payload", "whole"),
+        *("commands", "message", "messages", "payload", "whole"),
     )
 
     def __init__(self) -> None:
         self.payload = 0
         self.whole = 0
         self.messages = 0  # that have ended
+        self.commands = 0  # that have begun
         self.message = 0  # bytes that the message under way has announced so far
         self._frames = 0  # of it
         self._flags = 0
@@ -130,9 +132,12 @@ class Frames:
         That is all of them, but for those behind so many messages where there is a ``most``.
         """
         at, size = 0, len(data)
+        commands_max = self.commands + COMMANDS_MAX
         while at < size:
             if not self._left:
                 at = self._take_head(data, at, size_max)
+                if self.commands > commands_max:
+                    raise ViolationError("it sends commands without end")
                 if self._head:
                     break
             if self._left:
@@ -164,6 +169,7 @@ class Frames:
             if flags != COMMAND or size > COMMAND_BYTES_MAX:
                 raise ViolationError("a command is neither PING nor PONG")
             self._command = bytearray()
+            self.commands += 1
         else:
             self.message += size
             self._frames += 1

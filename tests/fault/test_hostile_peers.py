@@ -3,6 +3,7 @@
 They speak ZMTP by hand, since a ZeroMQ library would not do most of what is done here.
 """
 
+import asyncio
 import contextlib
 import os
 import resource
@@ -422,3 +423,53 @@ def test_a_broker_may_listen_on_a_path_for_its_user_alone(tmp_path: Path) -> Non
             pass
         assert is_served(broker)
     assert not path.exists()
+
+
+# --- names that are none, and clients that are slowed ---------------------------------------------
+
+
+def test_a_topic_of_sixty_thousand_bytes_is_refused_and_remembered_nowhere(fresh: Broker) -> None:
+    (pid,) = fresh.pids()["frontend"]
+    before = peak_bytes(pid)
+    peers = [Peer(fresh.address) for _ in range(2)]
+    for peer in peers:
+        peer.hello()
+    for number in range(1_000):
+        topic = (b"%08d" % number).ljust(65_535, b"a")
+        peers[number % 2].send(wire.pack_part(Verb.PUBLISH, 5, topic, b""))
+        assert peers[number % 2].next()[0] == Verb.REFUSE
+    assert peak_bytes(pid) - before < 40 * MIB
+
+
+def test_a_name_that_is_no_text_ends_no_worker_by_a_lane(fresh: Broker) -> None:
+    workers = fresh.pids()["worker"]
+    peer = Peer(fresh.address)
+    peer.send(HELLO)
+    _, welcome = peer.next()
+    assert isinstance(welcome, dict)
+    token = os.urandom(wire.LANE_TOKEN_BYTES)
+    with socket.socket(socket.AF_UNIX) as lane:
+        lane.settimeout(WAIT_S)
+        lane.connect(f"{welcome['lanes']}/{wire.LANE_SOCKET.format(0)}")
+        lane.sendall(token)
+        peer.send(wire.pack_part(Verb.LANE, 2, wire.worker_topic(0), wire.pack_body((token,))))
+        assert peer.next()[0] == Verb.REPLY
+        for topic in (b"\xff" * 65_535, b"\xff" * 200, b"a" * 300):
+            lane.sendall(wire.pack_part(Verb.DESCRIBE, 3, topic, wire.pack_body(None)))
+            assert lane.recv(65_536)
+    assert is_served(fresh)
+    assert fresh.pids()["worker"] == workers
+
+
+def test_a_client_that_the_broker_does_not_read_is_not_cut_as_silent() -> None:
+    slow = {"max_requests": 1_000, "lanes": False, "heartbeat": 0.2}
+
+    async def ask_much(address: str) -> None:
+        async with asterism.connect(address) as node:
+            await node.create_topic("t")
+            await asyncio.gather(*(node.describe("t") for _ in range(300)))
+            await node.publish("t", b"x")
+
+    with Broker(workers=1, config=slow) as broker:
+        asyncio.run(ask_much(broker.address))
+        assert "cuts" not in broker.logs()

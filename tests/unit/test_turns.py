@@ -1,7 +1,7 @@
 """Whose turn it is at a worker: each session in its turn, and in its own order."""
 
-from asterism.actors.turns import FRAMES_MAX, Turns
-from asterism.wire import Verb, pack_part
+from asterism.actors.turns import FRAMES_MAX, UNANSWERED_MAX, Turns
+from asterism.wire import Verb, pack_body, pack_part
 
 FLOOD, QUIET = b"flood", b"quiet"
 
@@ -68,3 +68,19 @@ def test_all_that_a_session_sent_is_taken_at_once_and_in_order() -> None:
     assert [parts[0].request for _, parts in all_of_it] == [0, 1, 2]
     assert turns.sessions == [QUIET]
     assert turns.take_all(FLOOD) == []
+
+
+def test_credit_is_kept_where_what_wants_an_answer_is_refused() -> None:
+    """A client that is not told would take its credit for granted, and wait for ever."""
+    turns = Turns()
+    for number in range(FRAMES_MAX):
+        assert turns.add(QUIET, pack_part(Verb.DESCRIBE, number + 1, b"t"))
+    assert not turns.add(QUIET, pack_part(Verb.DESCRIBE, 9_999, b"t"))
+    grant = pack_part(Verb.GRANT, 0, b"t", pack_body((1, 10)))
+    assert turns.add(QUIET, grant)
+    while turns:
+        last = turns.take()[1]
+    assert last == grant
+    for _ in range(UNANSWERED_MAX):
+        assert turns.add(QUIET, grant)
+    assert not turns.add(QUIET, grant)
