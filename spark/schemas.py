@@ -28,7 +28,7 @@ SCHEMAS: Final[dict[str, str]] = {
         "accepted_at TIMESTAMP, sent_at TIMESTAMP, deadline_at TIMESTAMP, failed_at TIMESTAMP, "
         "reason STRING, store INT"
     ),
-    # Durable receivers. All before `floor` is done.
+    # Durable receivers. All of the log before `floor` is done, moved or parked.
     "receivers": (
         "topic STRING, receiver STRING, number BIGINT, interests ARRAY<STRING>, floor BIGINT, "
         "parked BIGINT, store INT"

@@ -123,22 +123,16 @@ CHECKS: Final[dict[str, Check]] = {
            or (s.what = 'a message' and s.sequence < t.first_sequence)
         """,
     ),
+    # What lies before a floor may still be to do: a delivery that was moved behind its equals, or
+    # pauses before a retry, has a row of its own, and the floor passes it.
     "floors": Check(
-        "A receiver's floor is no later than its topic, and nothing before it is still to do",
+        "A receiver's floor is no later than its topic",
         """
         select r.topic, cast(null as bigint) as sequence, r.receiver,
                concat('its floor is ', r.floor, ', and the next sequence is ', t.next_sequence)
                  as detail
         from {receivers} r join {topics} t on t.topic = r.topic
         where r.floor > t.next_sequence or r.floor < 0
-        union all
-        select d.topic, d.sequence, d.receiver,
-               concat('it is ', d.status, ', and the floor is ', r.floor)
-        from {deliveries} d
-        join {receivers} r on r.topic = d.topic and r.receiver = d.receiver
-        join {messages} m on m.topic = d.topic and m.sequence = d.sequence
-        where m.kind = 'log' and d.status in ('waiting', 'sent', 'received')
-          and d.sequence < r.floor
         """,
     ),
     "topics": Check(

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,19 @@ import pytest
 from pyspark.sql import SparkSession
 from rocksdict import Options, Rdict
 
+import asterism
 from asterism.cli import main
 from asterism.spark.jobs.audit import CHECKS, audit
 from asterism.storage.keys import TopicKeys
 from asterism.storage.records import pack, unpack
-from tests.spark.jobs.conftest import ORDERS, World
+from asterism.testing import Broker
+from tests.spark.jobs.conftest import ORDERS, WAIT_S, World
 from tests.spark.jobs.rows import TAKEN, before, step, tables
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
-COUNTED = {"held": 2, "drafting": 1, "parked": 2}
-# A message that waits, one that is parked, a draft, and one for several of whom one has failed.
+COUNTED = {"held": 3, "drafting": 1, "parked": 2}
+# A message that waits, one that is parked, a draft, one for several of whom one has failed, and one
+# that its receiver had moved.
 GOOD: dict[str, list[dict[str, Any]]] = {
     "topics": [COUNTED, {"topic": "empty", "number": 2}],
     "messages": [
@@ -26,14 +30,21 @@ GOOD: dict[str, list[dict[str, Any]]] = {
         {"sequence": 2, "status": "failed"},
         {"sequence": 3, "status": "drafting"},
         {"sequence": 4, "kind": "log", "max_receivers": None},
+        {"sequence": 5, "kind": "log", "max_receivers": None},
     ],
     "deliveries": [
         {"sequence": 1},
         {"sequence": 2, "status": "failed", "receiver": "billing"},
         {"sequence": 4, "status": "failed", "receiver": "billing", "failed_at": TAKEN},
         {"sequence": 4, "status": "sent", "receiver": "audit", "sent_at": TAKEN},
+        # Moved behind its equals: it is still to do, and the floor has passed it.
+        {"sequence": 5, "receiver": "moved", "attempts": 1},
     ],
-    "receivers": [{"floor": 5, "parked": 1}, {"receiver": "audit", "number": 17, "floor": 4}],
+    "receivers": [
+        {"floor": 5, "parked": 1},
+        {"receiver": "audit", "number": 17, "floor": 4},
+        {"receiver": "moved", "number": 18, "floor": 900},
+    ],
     "history": [
         {"sequence": 900, "accepted_at": before(9), "resolved_at": before(1),
          "ladder": [step("billing", "processed", before(9), None, before(1))]},
@@ -113,3 +124,62 @@ def test_a_good_snapshot_passes_and_a_bad_row_is_told(
     said = capsys.readouterr()
     assert "rows are missing" in said.out and "Traceback" not in said.out
     assert "do not hold" in said.err
+
+
+def hold(node: asterism.BlockingNode, topic: str, count: int) -> list[Any]:
+    """So many deliveries of a topic to the durable receiver ``reader``, in order of sequence."""
+    inbox = node.subscribe(topic, name="reader", durable=True, credit=count)
+    taken: list[Any] = []
+    until = time.monotonic() + WAIT_S
+    while len(taken) < count:
+        assert time.monotonic() < until, f"{len(taken)} of {count} deliveries came"
+        taken += inbox.batch(count - len(taken), 1)
+    return sorted(taken, key=lambda delivery: delivery.sequence)
+
+
+def wait_until_gone(node: asterism.BlockingNode, topic: str) -> None:
+    until = time.monotonic() + WAIT_S
+    while any(receiver["online"] for receiver in node.list_receivers(topic)):
+        assert time.monotonic() < until, f"the receiver of {topic} did not go"
+        time.sleep(0.01)
+
+
+@pytest.mark.usefixtures("spark")
+def test_what_does_not_wait_by_its_sequence_is_no_misfit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its consumer went with it in hand, it pauses before a retry, it was renewed, or sought."""
+    pause = asterism.Backoff(3_600_000, 3_600_000)
+    settings: dict[str, dict[str, Any]] = {
+        "dropped": {},
+        "dropped-pool": {},
+        "paused": {"max_attempts": 2, "retry_backoff": pause},
+        "renewed": {},
+        "sought": {},
+    }
+    with Broker(workers=1) as broker, asterism.connect_blocking(broker.address) as node:
+        for topic, own in settings.items():
+            node.create_topic(topic, history="full", **own)
+            node.create_receiver(topic, "reader")
+            most = {"max_receivers": 1} if topic == "dropped-pool" else {}
+            for number in range(5):
+                # One that has a key pauses in its place.
+                key = {"ordering_key": "key"} if topic == "paused" and number == 1 else {}
+                node.publish(topic, b"%d" % number, expect="processed", **most, **key)
+        with asterism.connect_blocking(broker.address) as consumer:
+            held = {topic: hold(consumer, topic, 4) for topic in settings}
+            for taken in held.values():
+                taken[3].processed(confirm=True)
+            for topic in ("paused", "renewed"):
+                for delivery in held[topic][:2]:
+                    delivery.failed("not now", confirm=True)
+            held["renewed"][2].processed(confirm=True)
+            node.renew_all("renewed")
+        for topic in settings:
+            wait_until_gone(node, topic)
+        node.seek("sought", "reader", sequence=held["sought"][2].sequence)
+        floors = {topic: node.list_receivers(topic)[0]["floor"] for topic in settings}
+        waiting = [delivery.sequence for delivery in held["dropped"][:3]]
+        assert floors["dropped"] > max(waiting), "what was in hand lies before the floor"
+        assert main(["spark", "audit", str(broker.snapshot()), "--json"]) == 0, floors
+    assert json.loads(capsys.readouterr().out)["found"] == []
