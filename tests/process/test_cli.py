@@ -569,6 +569,14 @@ def findings(line: Line, *arguments: object, code: int = 0) -> dict[str, dict[st
     return {finding["about"]: finding for finding in told["findings"]}
 
 
+@pytest.fixture
+def free_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The doctor tries the addresses of a broker that does not run: those by default may be taken
+    by another broker of this machine, which is none of this test's business."""
+    monkeypatch.setenv("ASTERISM_LISTEN", "tcp://127.0.0.1:0")
+    monkeypatch.setenv("MQ_PORT", "0")
+
+
 def test_the_doctor_finds_nothing_wrong_with_a_broker_that_runs(line: Line, broker: Broker) -> None:
     found = findings(line, "--data", broker.data_dir)
     assert {finding["state"] for finding in found.values()} <= {"good", "note"}
@@ -583,6 +591,7 @@ def test_the_doctor_misses_a_process(line: Line, broker: Broker) -> None:
     assert "worker-2, worker-3 do not run" in found["processes"]["what"]
 
 
+@pytest.mark.usefixtures("free_ports")
 def test_the_doctor_looks_into_stores_that_nobody_has_open(line: Line, tmp_path: Path) -> None:
     with Broker(keep=True) as short:
         data = short.data_dir
@@ -606,6 +615,7 @@ def test_the_doctor_looks_into_stores_that_nobody_has_open(line: Line, tmp_path:
         shutil.rmtree(data.parent)
 
 
+@pytest.mark.usefixtures("free_ports")
 def test_the_doctor_looks_into_the_stores_of_dedicated_topics(line: Line) -> None:
     with Broker(workers=1, keep=True) as short:
         data = short.data_dir
@@ -635,6 +645,7 @@ def test_the_doctor_looks_into_the_stores_of_dedicated_topics(line: Line) -> Non
         shutil.rmtree(data.parent)
 
 
+@pytest.mark.usefixtures("free_ports")
 def test_the_doctor_opens_no_store_of_another_user(
     line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
