@@ -18,6 +18,8 @@ from typing import Final, NamedTuple
 ROW_PX: Final = 38
 LINE_PX: Final = 200
 COLOURS: Final = 6
+TRACK: Final = 10_000  # the width of a bar's track, in hundredths of a percent
+THINNEST: Final = 40  # of what is there
 
 
 class Bar(NamedTuple):
@@ -72,19 +74,33 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
         top = at * ROW_PX
         body.append(_row_text(row.label, row.shown, top + 14))
         body.append(f'<rect class="track" x="0" y="{top + 20}" width="100%" height="9" rx="2"/>')
-        begin = 0.0
-        for value, colour in row.parts:
-            width = value / largest
-            if width > 0:
-                # What is there is seen, however little it is of the whole.
-                seen = max(_percent(width), "0.40%", key=lambda text: float(text[:-1]))
-                body.append(
-                    f'<rect class="{colour}" x="{_percent(begin)}" y="{top + 20}" '
-                    f'width="{seen}" height="9" rx="2"/>'
-                )
+        begin = 0
+        for width, colour in _widths(row, largest):
+            body.append(
+                f'<rect class="{colour}" x="{begin / 100:.2f}%" y="{top + 20}" '
+                f'width="{width / 100:.2f}%" height="9" rx="2"/>'
+            )
             begin += width
     said = "; ".join(f"{row.label}: {row.shown}" for row in rows[:10])
     return _svg(title, said, len(rows) * ROW_PX, body)
+
+
+def _widths(row: Bar, largest: float) -> list[tuple[int, str]]:
+    """How wide each part of a bar is, in hundredths of a percent of the track.
+
+    What is there is seen, however little it is of the whole: a part that would be too thin is made
+    wider. Where the parts are then wider than the track, the widest of them gives way.
+    """
+    widths = [
+        (max(round(TRACK * value / largest), THINNEST), colour)
+        for value, colour in row.parts
+        if value > 0
+    ]
+    beyond = sum(width for width, _ in widths) - TRACK
+    if beyond > 0:
+        at = max(range(len(widths)), key=lambda part: widths[part][0])
+        widths[at] = widths[at][0] - beyond, widths[at][1]
+    return widths
 
 
 def _row_text(label: str, shown: str, baseline: int) -> str:

@@ -22,6 +22,7 @@ PAGE: Final = "report.html"
 PAYLOADS_MAX: Final = 25
 RECEIVERS_MAX: Final = 50
 SUBJECTS_MAX: Final = 50
+SEGMENT_VALUES_MAX: Final = 100  # different names in one place of subjects; with more, it varies
 
 # How old what waits is. The last bound is open.
 AGES: Final = (
@@ -76,7 +77,8 @@ def backlog(tables: Tables) -> DataFrame:
 
 def rates(tables: Tables) -> DataFrame:
     """By minute and topic: accepted, ended well, ended otherwise. Of topics that keep no history,
-    only what they still hold is known."""
+    only what they still hold is known. The first minute is not whole, since nobody knows when in
+    it the messages began, nor is the one in which the snapshot was taken."""
     return query(
         tables,
         """
@@ -84,16 +86,22 @@ def rates(tables: Tables) -> DataFrame:
             select topic, sequence, accepted_at as at from {messages} where status <> 'drafting'
             union
             select topic, sequence, accepted_at as at from {history}
+        ), counted as (
+            select date_trunc('minute', at) as minute, topic, sum(accepted) as accepted,
+                   sum(ok) as ended_ok, sum(other) as ended_otherwise
+            from (
+                select topic, at, 1L as accepted, 0L as ok, 0L as other from accepted
+                union all
+                select topic, resolved_at, 0L, if(verdict = 'ok', 1L, 0L),
+                       if(verdict = 'ok', 0L, 1L)
+                from {history}
+            )
+            group by minute, topic
         )
-        select date_trunc('minute', at) as minute, topic, sum(accepted) as accepted,
-               sum(ok) as ended_ok, sum(other) as ended_otherwise
-        from (
-            select topic, at, 1L as accepted, 0L as ok, 0L as other from accepted
-            union all
-            select topic, resolved_at, 0L, if(verdict = 'ok', 1L, 0L), if(verdict = 'ok', 0L, 1L)
-            from {history}
-        )
-        group by minute, topic order by minute, topic
+        select *, minute > (select min(minute) from counted)
+                  and minute < (select date_trunc('minute', min(snapshot_at)) from {topics})
+                    as whole
+        from counted order by minute, topic
         """,
     )
 
@@ -209,13 +217,40 @@ def payloads(tables: Tables) -> DataFrame:
 
 
 def subjects(tables: Tables) -> DataFrame:
-    """What messages are about, by volume; a message counts for each of its subjects."""
+    """What messages are about, by volume; a message counts for each of its subjects.
+
+    Subjects count by their shape. Of those of one topic with equally many segments, ``*`` stands
+    for a segment with a digit where several such differ, and for any where there are very many.
+    """
     return query(
         tables,
         f"""
-        select subject, topic, count(*) as messages, sum(payload_bytes) as payload_bytes
-        from (select topic, payload_bytes, explode(subjects) as subject from ({_SEEN}))
-        group by subject, topic order by messages desc, subject, topic limit {SUBJECTS_MAX}
+        with counted as (
+            select topic, subject, split(subject, '/') as segments, count(*) as messages,
+                   sum(payload_bytes) as payload_bytes
+            from (select topic, payload_bytes, explode(subjects) as subject from ({_SEEN}))
+            group by topic, subject
+        ), places as (
+            select topic, length, place, count(distinct segment) as names,
+                   count(distinct if(segment rlike '[0-9]', segment, null)) as numbers
+            from (select topic, size(segments) as length, posexplode(segments) as (place, segment)
+                  from counted)
+            group by topic, length, place
+        ), varying as (
+            select topic, length, collect_set(if(numbers > 1, place, null)) as in_number,
+                   collect_set(if(names > {SEGMENT_VALUES_MAX}, place, null)) as in_name
+            from places group by topic, length
+        ), shaped as (
+            select c.topic, messages, payload_bytes, array_join(transform(segments, (segment, at) ->
+                     if(array_contains(in_name, at)
+                        or (array_contains(in_number, at) and segment rlike '[0-9]'), '*', segment)
+                   ), '/') as shape
+            from counted c join varying v on v.topic = c.topic and v.length = size(c.segments)
+        )
+        select shape as subject, topic, count(*) as subjects, sum(messages) as messages,
+               sum(payload_bytes) as payload_bytes
+        from shaped group by shape, topic order by messages desc, subject, topic
+        limit {SUBJECTS_MAX}
         """,
     )
 

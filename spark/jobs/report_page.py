@@ -99,6 +99,9 @@ def _backlog(rows: Rows) -> str:
 
 
 def _rates(rows: Rows) -> str:
+    rows = [row for row in rows if row["whole"]]
+    if not rows:
+        return '<p class="none">No minute is whole yet: the table has what there is.</p>'
     minutes = [row["minute"] for row in rows]
     first, last = min(minutes), max(minutes)
     span = int((last - first) / timedelta(minutes=1)) + 1
@@ -110,7 +113,7 @@ def _rates(rows: Rows) -> str:
         for row in rows:
             if wanted(row["topic"]):
                 at = int((row["minute"] - first) / timedelta(minutes=1)) // wide
-                values[at] += row[column] / wide
+                values[at] += row[column] / min(wide, span - at * wide)  # the last may have fewer
         return values
 
     totals: dict[str, int] = defaultdict(int)
@@ -253,12 +256,13 @@ PLANS: Final = (
     _Plan(
         "rates", "Rates by minute",
         "Messages a minute, in UTC. Of topics that keep no history only what they still hold is "
-        "known, so older minutes of those look emptier than they were. The first minute and the "
-        "last are parts of one.",
+        "known, so older minutes of those look emptier than they were. Drawn are whole minutes: "
+        "the first that is known, and the one in which the snapshot was taken, are parts of one, "
+        "and are in the table alone.",
         _rates,
         (Column("minute", "Minute", shown_time), Column("topic", "Topic"),
          Column("accepted", "Accepted", _COUNT), Column("ended_ok", "Ended well", _COUNT),
-         Column("ended_otherwise", "Ended otherwise", _COUNT)),
+         Column("ended_otherwise", "Ended otherwise", _COUNT), Column("whole", "Whole", shown_yes)),
         "Nothing was accepted.",
     ),
     _Plan(
@@ -305,11 +309,14 @@ PLANS: Final = (
     ),
     _Plan(
         "subjects", "Subjects by volume",
-        "What messages are about; one with several subjects counts for each.",
+        "What messages are about; one with several subjects counts for each. Subjects that differ "
+        "in numbers, or in names of which there are many, are counted together: * stands for what "
+        "varies.",
         _counted("Messages, by subject", lambda row: f"{row['subject']} · {row['topic']}",
                  "messages", shown_count),
         (Column("subject", "Subject"), Column("topic", "Topic"),
-         Column("messages", "Messages", _COUNT), Column("payload_bytes", "Size", shown_bytes)),
+         Column("subjects", "Different ones", _COUNT), Column("messages", "Messages", _COUNT),
+         Column("payload_bytes", "Size", shown_bytes)),
         "There are no messages.",
     ),
     _Plan(

@@ -1,5 +1,6 @@
 """The page of the report: whole, of itself alone, and well formed. No Spark is needed for it."""
 
+import itertools
 import re
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -32,7 +33,7 @@ def made(topics: int = 3) -> dict[str, list[dict[str, Any]]]:
         ],
         "rates": [
             {"minute": TAKEN + timedelta(minutes=minute), "topic": name, "accepted": minute,
-             "ended_ok": 1, "ended_otherwise": 0}
+             "ended_ok": 1, "ended_otherwise": 0, "whole": True}
             for minute in (0, 1, 7) for name in names
         ],
         "ladder": [
@@ -56,7 +57,8 @@ def made(topics: int = 3) -> dict[str, list[dict[str, Any]]]:
              "accepted_at": TAKEN, "held": True} for name in names
         ],
         "subjects": [
-            {"subject": NASTY, "topic": name, "messages": 4, "payload_bytes": 12} for name in names
+            {"subject": NASTY, "topic": name, "subjects": 2, "messages": 4, "payload_bytes": 12}
+            for name in names
         ],
     }  # fmt: skip
 
@@ -156,6 +158,63 @@ def test_a_gap_in_time_is_drawn_as_nothing_published() -> None:
     places = line[1].split()
     assert len(places) == 8, "a place for each minute from the first to the last"
     assert [place.endswith(",100.00") for place in places] == [True, False, *[True] * 5, False]
+
+
+def rate(minute: int, accepted: int, whole: bool) -> dict[str, Any]:
+    at = TAKEN + timedelta(minutes=minute)
+    return {"minute": at, "topic": "orders", "accepted": accepted, "ended_ok": accepted,
+            "ended_otherwise": 0, "whole": whole}  # fmt: skip
+
+
+def heights(text: str) -> list[float]:
+    """Where the first line runs, from 0 at the bottom to 100."""
+    line = re.search(r'<polyline class="line l0" points="([^"]+)"', text)
+    assert line is not None
+    return [100 - float(place.partition(",")[2]) for place in line[1].split()]
+
+
+def test_a_part_of_a_minute_is_not_drawn() -> None:
+    rows = [rate(0, 7, False), *[rate(minute, 100, True) for minute in (1, 2, 3)],
+            rate(4, 9, False)]  # fmt: skip
+    text = page({**made(), "rates": rows}, "snapshot", TAKEN)
+    assert heights(text) == [100, 100, 100], "a steady rate neither grows nor falls"
+    assert "Drawn are whole minutes" in text
+    shown = text[text.index('id="rates"') : text.index('id="ladder"')]
+    assert shown.count("<tr>") == 1 + len(rows), "the table has all minutes"
+
+
+def test_without_a_whole_minute_there_is_a_table_and_no_plot() -> None:
+    text = page({**made(), "rates": [rate(0, 7, False)]}, "snapshot", TAKEN)
+    shown = text[text.index('id="rates"') : text.index('id="ladder"')]
+    assert "No minute is whole" in shown and "polyline" not in shown and "<table" in shown
+    parsed(text)
+
+
+@pytest.mark.parametrize("minutes", [360, 361, 1_000])
+def test_a_steady_rate_is_level_over_a_long_time(minutes: int) -> None:
+    """Minutes share a place then, and the last place may have fewer of them."""
+    rows = [rate(minute, 100, True) for minute in range(minutes)]
+    drawn = heights(page({**made(), "rates": rows}, "snapshot", TAKEN))
+    assert len(drawn) <= 360 and set(drawn) == {100}
+
+
+def edges(drawn: str) -> list[tuple[float, float]]:
+    """From where to where each part of the bars goes, in hundredths of a percent."""
+    found = re.findall(r'<rect class="c\d" x="([\d.]+)%" y="\d+" width="([\d.]+)%"', drawn)
+    return [(round(100 * float(x)), round(100 * (float(x) + float(width)))) for x, width in found]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [(10_000, 1), (1, 10_000), (10_000, 1, 1, 1, 1), (1, 1, 1), (1, 10_000, 1, 0, 9_999), (1, 2)],
+)
+def test_no_bar_is_wider_than_its_track_and_no_part_hides_another(values: tuple[int, ...]) -> None:
+    bar = plots.Bar("a", [(value, f"c{at}") for at, value in enumerate(values)], "all")
+    parts = edges(plots.bars("t", [bar]))
+    assert len(parts) == sum(value > 0 for value in values)
+    assert parts[0][0] == 0 and parts[-1][1] in (9_999, 10_000), "rounded"
+    assert all(end - begin >= 40 for begin, end in parts), "what is there is seen"
+    assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(parts))
 
 
 def test_bars_are_as_long_as_their_values() -> None:
