@@ -6,17 +6,12 @@ nobody waits: HYPOTHESIS_PROFILE=night. Either prints the blob that brings a fai
 """
 
 import os
-import signal
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from asterism import limits
-
-# Whoever starts the tests in the background of a script has them ignore Ctrl-C, and every process
-# that a test starts inherits that: those that are to be interrupted would go on for ever.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+from tests.support.children import give_signals_back
 
 # A loaded machine is not a failure.
 PATIENT = (HealthCheck.too_slow, HealthCheck.data_too_large)
@@ -56,6 +51,12 @@ SMALL_LIMITS = {
     "WINDOW_RECORD_BYTES_MAX": 4,
     "HEADERS_CACHED_MAX": 4,
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals_for_children() -> None:
+    """Tests interrupt what they start, also where they run in the background or under nohup."""
+    give_signals_back()
 
 
 @pytest.fixture

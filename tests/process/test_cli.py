@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import asterism
 from asterism.cli import main
 from asterism.storage.store import MARK_NAME, Store
 from asterism.testing import Broker
+from tests.support.children import bounded
 from tests.tidy.tree import ROOT
 
 pytestmark = pytest.mark.process
@@ -59,14 +61,15 @@ def environ() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "MQ_PORT": "0"}
 
 
-def command(broker: Broker, *arguments: str, **more: Any) -> "subprocess.Popen[bytes]":
-    """A command as a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "asterism", *arguments, "--address", broker.address],
-        env=environ(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        **more,
+def command(
+    broker: Broker, *arguments: str, before: Sequence[str] = (), **more: Any
+) -> "AbstractContextManager[subprocess.Popen[bytes]]":
+    """A command as a process of its own, with words before it such as ``nohup``."""
+    words = [*before, sys.executable, "-m", "asterism", *arguments, "--address", broker.address]
+    return bounded(
+        subprocess.Popen(
+            words, env=environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more
+        )
     )
 
 
@@ -421,14 +424,8 @@ def test_an_interrupted_sub_leaves_nothing_behind(
 
 def test_a_sub_under_nohup_outlives_its_terminal(line: Line, broker: Broker) -> None:
     line.run("topic", "create", "left-alone")
-    words = ["nohup", sys.executable, "-m", "asterism", "sub", "left-alone", "--count", "1"]
-    with subprocess.Popen(
-        [*words, "--address", broker.address],
-        env=environ(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as sub:
+    words = ("sub", "left-alone", "--count", "1")
+    with command(broker, *words, before=["nohup"], stdin=subprocess.DEVNULL) as sub:
         wait_for(lambda: line.json("topic", "show", "left-alone")["endpoints"] == 1, "an endpoint")
         sub.send_signal(signal.SIGHUP)
         line.run("pub", "left-alone", "one")

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import asterism
 from asterism.config import Config
 from asterism.process_host import read_run_file
 from asterism.running import programs_of, running_names
+from tests.support.children import bounded
 from tests.tidy.tree import ROOT
 
 pytestmark = pytest.mark.process
@@ -56,8 +57,20 @@ def environ(**variables: str) -> dict[str, str]:
 @contextmanager
 def up(folder: Path, *arguments: str, **variables: str) -> Iterator["subprocess.Popen[str]"]:
     """A broker in the foreground, that is ended at the end if it has not been before."""
+    with up_after((), folder, *arguments) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def up_after(
+    before: Sequence[str], folder: Path, *arguments: str
+) -> "AbstractContextManager[subprocess.Popen[str]]":
+    """A broker in the foreground, with words before it such as ``nohup``."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "asterism", "up", *arguments],
+        [*before, sys.executable, "-m", "asterism", "up", *arguments],
         cwd=folder,
         env=environ(**variables),
         stdin=subprocess.DEVNULL,
@@ -65,12 +78,7 @@ def up(folder: Path, *arguments: str, **variables: str) -> Iterator["subprocess.
         stderr=subprocess.PIPE,
         text=True,
     )
-    with process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                process.kill()
+    return bounded(process)
 
 
 def ready_line(process: "subprocess.Popen[str]") -> dict[str, Any]:
@@ -151,16 +159,7 @@ def test_up_stops_at_sigterm_too(folder: Path) -> None:
 
 
 def test_up_under_nohup_outlives_its_terminal(folder: Path) -> None:
-    command = ["nohup", sys.executable, "-m", "asterism", "up", *ANY_PORT, "--workers", "1"]
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environ(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+    with up_after(["nohup"], folder, *ANY_PORT, "--workers", "1") as process:
         said = ready_line(process)
         process.send_signal(signal.SIGHUP)
         (worker,) = said["pids"]["worker"]
@@ -262,7 +261,7 @@ def test_a_second_process_of_a_name_is_refused_and_takes_nothing_from_the_first(
                     stderr=subprocess.PIPE,
                     text=True,
                 )
-                seconds.append(ended.enter_context(second))
+                seconds.append(ended.enter_context(bounded(second)))
                 ended.callback(second.kill)
             for (name, *_), second in zip(SECOND, seconds, strict=True):
                 _, problem = second.communicate(timeout=WAIT_S)
@@ -405,7 +404,7 @@ def supervised(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )
-    with process:
+    with bounded(process):
         try:
             yield process
         finally:

@@ -23,6 +23,7 @@ from asterism.storage.reading import ReadOnlyStore
 from asterism.storage.snapshot import MANIFEST, list_snapshots, open_snapshot
 from asterism.storage.verifying import verify
 from asterism.testing import Broker
+from tests.support.children import bounded
 from tests.tidy.tree import ROOT
 
 pytestmark = pytest.mark.process
@@ -484,8 +485,8 @@ def test_a_copy_that_is_killed_is_no_snapshot(
     )
     command = [sys.executable, "-c", STOPPING, str(stop), str(folder), str(tmp_path / "copies")]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    with bounded(
+        subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     ) as copying:
         assert copying.stdout is not None
         assert copying.stdout.readline() == b"here\n"

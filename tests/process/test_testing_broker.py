@@ -19,6 +19,7 @@ import asterism
 from asterism.config import ConfigError
 from asterism.testing import Broker, StartError
 from tests.tidy.test_docs import ALL_SNIPPETS
+from tests.support.children import bounded
 from tests.tidy.tree import ROOT
 
 pytestmark = pytest.mark.process
@@ -265,7 +266,7 @@ def test_its_processes_do_not_outlive_a_killed_owner(tmp_path: Path) -> None:
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
     )
-    with owner:
+    with bounded(owner):
         assert owner.stdout is not None
         pids = [int(word) for word in owner.stdout.readline().split()]
         assert len(pids) == 3
