@@ -194,6 +194,14 @@ class Endings(TopicState):
         if self.memory.pop(message.sequence, None) is not None and self.memory_bytes:
             self.memory_bytes -= message.large_bytes
 
+    def remember_payload(self, payload: bytes, sequence: int, kind: int) -> None:
+        """A unique topic takes this payload from nobody else while its message lives."""
+        digest = digest_of(payload)
+        if kind == MEMORY_KIND:
+            self.digests.setdefault(digest, set()).add(sequence)
+        else:
+            self.rows.put(self.keys.payload_digest(digest, sequence), b"")
+
     def free_payload(self, message: Message) -> None:
         """A unique topic may take this payload again. The message's row is still there."""
         if not self.settings.unique:

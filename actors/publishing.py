@@ -330,13 +330,6 @@ class Publishing(Passing):
             self.fed[lane] = None
         return sequence
 
-    def remember_payload(self, payload: bytes, sequence: int, kind: int) -> None:
-        digest = digest_of(payload)
-        if kind == MEMORY_KIND:
-            self.digests.setdefault(digest, set()).add(sequence)
-        else:
-            self.rows.put(self.keys.payload_digest(digest, sequence), b"")
-
     def place_durable(self, message: Message, payload: bytes, now_ms: int) -> None:
         header, sequence = message.header, message.sequence
         in_pool = message.kind == POOL_KIND

@@ -273,7 +273,7 @@ class Retry(Endings):
         self, list_number: int, delivery: Delivery, receiver: Receiver, reason: str, now_ms: int
     ) -> int:
         position = self.take_number()
-        kept = reason.encode()[: limits.REASON_BYTES_MAX].decode(errors="ignore")
+        kept = _cut(reason)
         value = pack(list_number, delivery.sequence, receiver.name, kept, delivery.attempts, now_ms)
         self.rows.put(self.keys.parked(position), value)
         self.parked += 1
@@ -437,7 +437,7 @@ class Retry(Endings):
         False if the header has no room for what a dead letter says besides.
         """
         header = message.header
-        why = reason.encode()[: limits.REASON_BYTES_MAX].decode(errors="ignore")
+        why = _cut(reason)
         added = {
             "dead-letter-topic": self.name,
             "dead-letter-receiver": receiver.name,
@@ -509,7 +509,7 @@ class Retry(Endings):
         if row is None:
             return
         target, _, *rest = unpack(row, 7)
-        if code is None or code == "duplicate":
+        if code is None:
             self.rows.delete(self.keys.outbox(number))
         elif code == "wrong_state":
             self.renumber_outbox()
@@ -553,6 +553,18 @@ class Retry(Endings):
             self.take_number(), message_id, single, payload, now_ms, NEVER_MS, POOL_KIND
         )
         receiver = self.receivers.by_name.get(receiver_name) or self.receivers.work
+        if self.settings.unique:
+            self.remember_payload(payload, message.sequence, POOL_KIND)
         self.pool_held += 1  # park_pool takes it off again
-        why = f"{reason} (and {target!r} refused it: {refusal})"
+        why = _with_second(reason, f" (and {target!r} refused it: {refusal})")
         self.park_pool(Delivery(message, 0, 1), receiver, why, now_ms)
+
+
+def _cut(reason: str, most: int = limits.REASON_BYTES_MAX) -> str:
+    return reason.encode()[:most].decode(errors="ignore")
+
+
+def _with_second(reason: str, second: str) -> str:
+    """Both reasons: a long first one leaves the second its room."""
+    room = limits.REASON_BYTES_MAX - len(second.encode())
+    return _cut(reason, max(room, limits.REASON_BYTES_MAX // 2)) + second

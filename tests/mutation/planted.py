@@ -808,4 +808,11 @@ PLANTED: tuple[Planted, ...] = (
         "        os.unlink(draft)\n        raise\n",
         POWER,
     ),
+    Planted(
+        "a dead letter that its topic has already is not lost",
+        "actors/retry.py",
+        "        if code is None:\n            self.rows.delete(self.keys.outbox(number))\n",
+        '        if code in (None, "duplicate"):\n            self.rows.delete(self.keys.outbox(number))\n',
+        LADDER,
+    ),
 )

@@ -440,6 +440,31 @@ async def test_a_dead_letter_goes_to_its_topic_with_the_reason_and_where_it_fail
     assert await node.list_parked(topic) == []
 
 
+@pytest.mark.parametrize("other_worker", [False, True], ids=["same worker", "other worker"])
+@with_a_client
+async def test_a_dead_letter_that_its_topic_has_already_is_parked_with_both_reasons(
+    node: Node, topic: str, other_worker: bool
+) -> None:
+    here = worker_of_topic(topic)
+    letters = new_topic((here + 1) % WORKERS if other_worker else here)
+    await node.create_topic(letters, unique=True)
+    await node.publish(letters, b"body", expect="processed", max_receivers=1)
+    await node.create_topic(topic, dead_letter=letters)
+    inbox = await node.subscribe(topic, name="r")
+    await publish_for_one(node, topic, b"body")
+    await fail(inbox, 1, "it broke")
+
+    async def is_parked() -> bool:
+        return bool(await node.list_parked(topic))
+
+    await until(is_parked, "a dead letter that is refused is parked")
+    (parked,) = await node.list_parked(topic)
+    assert parked["receiver"] == "r"
+    assert "it broke" in parked["reason"] and "duplicate" in parked["reason"]
+    await node.renew(topic, parked["sequence"])
+    assert await take(inbox, 1) == [b"body"]
+
+
 @with_a_client
 async def test_a_message_that_is_not_durable_is_dropped_when_it_failed(
     node: Node, topic: str

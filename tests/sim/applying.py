@@ -94,11 +94,6 @@ class Applying(Ledger):
             message.delayed_until_ms = header.deliver_ms
         self.add(message, now_ms)
 
-    def take_sequence(self, sequence: int) -> None:
-        if sequence <= self.last_sequence:
-            raise self.fail(f"sequence {sequence} was given after {self.last_sequence}")
-        self.last_sequence = sequence
-
     def check_acceptable(self, header: Header, payload: bytes, now_ms: int) -> None:
         overflow = self.settings.overflow
         if isinstance(overflow, RejectNew) and self.least_held(now_ms) >= overflow.size:

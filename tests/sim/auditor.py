@@ -26,6 +26,7 @@ class Forwarded:
     message: tuple[bytes, bytes, bytes]
     sequence: int
     code: str | None = "unsettled"
+    parked_as: int = 0  # the sequence that it has at its source, where it was refused for good
 
 
 @dataclass
@@ -156,6 +157,8 @@ class Auditor:
             target.accept(seen.sequence, message_id, header, payload, None, 0, now_ms)
         elif seen.code != "duplicate" or target.twin_of(seen.message[2]) is None:
             raise source.fail(f"a dead letter was refused for good: {seen.code}")
+        else:
+            source.park_letter(seen.parked_as, seen.message, letter.receiver.name, now_ms)
 
 
 def _answer_to(step: Step) -> Any:

@@ -7,7 +7,7 @@ it follows the broker's choices and knows which of them are allowed.
 from collections.abc import Callable, Iterator
 
 from asterism.actors.receivers import unnamed
-from asterism.message import NEVER_MS
+from asterism.message import NEVER_MS, Header, Mode, decode_header
 from asterism.settings import DropOld, TopicSettings
 from tests.sim.model import (
     DeadLetter,
@@ -157,6 +157,26 @@ class Ledger:
         else:
             self.finish(message, fate, Standing.PARKED, now_ms)
 
+    def park_letter(
+        self, sequence: int, moved: tuple[bytes, bytes, bytes], name: str, now_ms: int
+    ) -> None:
+        """A dead letter that its topic refused for good is parked here, as a new message."""
+        message_id, encoded, payload = moved
+        header = decode_header(encoded)
+        single = Header(
+            Mode.DURABLE, header.expect, header.subjects, header.attributes, 1,
+            priority=header.priority,
+        )  # fmt: skip
+        stamp = next(self.stamps)
+        message = Message(
+            sequence, message_id, single, payload, now_ms, NEVER_MS, Kind.POOL, stamp, stamp
+        )
+        message.state = State.PARKED
+        message.parked_by = self.receivers.get(name, self.work)
+        message.shared.standing, message.shared.attempts = Standing.PARKED, 1
+        self.take_sequence(sequence)
+        self.live[sequence] = message
+
     # --- done -------------------------------------------------------------------------------
 
     def done(self, message: Message, receiver: Receiver, now_ms: int) -> None:
@@ -240,6 +260,11 @@ class Ledger:
                 message.fates[receiver] = Fate()
         if not message.fates:
             self.end(message, OK, now_ms)
+
+    def take_sequence(self, sequence: int) -> None:
+        if sequence <= self.last_sequence:
+            raise self.fail(f"sequence {sequence} was given after {self.last_sequence}")
+        self.last_sequence = sequence
 
     def expires_ms(self, wanted_ms: int | None, now_ms: int) -> int:
         if wanted_ms is not None:

@@ -65,7 +65,8 @@ class WatchedShard(Shard):
 
     def _settle(self, actor: TopicActor, settled: ForwardSettled, now_ms: int) -> None:
         # Settling may set off the next dead letter, so it is noted before.
-        self._carried.pop().code = settled.code
+        carried = self._carried.pop()
+        carried.code, carried.parked_as = settled.code, actor.next_sequence
         super()._settle(actor, settled, now_ms)
 
 

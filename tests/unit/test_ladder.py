@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from asterism import Backoff, PeerError
+from asterism import Backoff, PeerError, limits
 from asterism import commands as ask
 from asterism.actors.shard import Shard
 from asterism.effects import Forward
@@ -978,6 +978,49 @@ def test_a_dead_letter_that_is_refused_for_good_is_parked_here_with_the_reason(
     assert entry["receiver"] == "worker"
     assert broker.fetch(entry["sequence"])["payload"] == b"too long"
     assert dead_letters(broker) == []
+
+
+@durable_kinds
+@across_restarts
+def test_a_dead_letter_that_its_topic_has_already_is_parked_here_with_both_reasons(
+    kind: Kind, restarts: bool
+) -> None:
+    broker = CoreBroker(dead_letter="dead")
+    dead_topic(broker, unique=True)
+    broker.publish(b"letter", topic="dead", producer=b"another producer")
+    broker.subscribe(name="worker")
+    broker.failed(broker.publish(b"letter", attributes={"k": "v"}, **kind), reason="it burned")
+    broker.take()
+    come_back(broker, restarts, name="worker")
+    (entry,) = broker.parked()
+    assert "it burned" in entry["reason"] and "duplicate" in entry["reason"]
+    read = broker.fetch(entry["sequence"])
+    assert (read["payload"], read["attributes"]["k"]) == (b"letter", "v")
+    broker.renew(entry["sequence"])
+    assert broker.taken() == [b"letter"]
+
+
+def test_a_long_reason_leaves_room_for_why_the_dead_letter_was_refused() -> None:
+    broker = CoreBroker(dead_letter="dead")
+    dead_topic(broker, max_payload=3)
+    broker.subscribe(name="worker")
+    broker.failed(broker.publish(b"too long"), reason="x" * limits.REASON_BYTES_MAX)
+    (entry,) = broker.parked()
+    assert entry["reason"].startswith("xxx") and "too_large" in entry["reason"]
+    assert len(entry["reason"]) <= limits.REASON_BYTES_MAX
+
+
+def test_a_dead_letter_that_is_parked_here_is_live_for_a_unique_topic() -> None:
+    broker = CoreBroker(dead_letter="dead", unique=True)
+    dead_topic(broker)
+    broker.publish(b"letter", topic="dead", producer=b"another producer")
+    broker.subscribe(name="worker")
+    broker.failed(broker.publish(b"letter"))
+    (entry,) = broker.parked()
+    with pytest.raises(PeerError, match="duplicate"):
+        broker.publish(b"letter")
+    broker.abandon(entry["sequence"])
+    broker.publish(b"letter")
 
 
 @across_restarts
