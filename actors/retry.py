@@ -222,16 +222,24 @@ class Retry(Endings):
             else:
                 self.end_pool(delivery, FAILED, statuses, now_ms)
             return
-        dead_letter = self.settings.dead_letter
-        if dead_letter is not None and self.forward(message, receiver, reason, dead_letter):
-            if message.kind == POOL_KIND:
-                self.end_pool(delivery, FAILED, statuses, now_ms)
-            else:
-                self.end_log_delivery(delivery, Status.FAILED, now_ms)
-        elif message.kind == POOL_KIND:
+        target = self.settings.dead_letter
+        if target is not None:
+            no_room = self.forward(message, receiver, reason, target)
+            if no_room is None:
+                self.end_moved(delivery, statuses, now_ms)
+                return
+            reason = _with_second(reason, no_room)
+        if message.kind == POOL_KIND:
             self.park_pool(delivery, receiver, reason, now_ms)
         else:
             self.park_log(delivery, receiver, reason, now_ms)
+
+    def end_moved(self, delivery: Delivery, statuses: dict[str, str], now_ms: int) -> None:
+        """A delivery that failed for good goes on as a dead letter, and is over here."""
+        if delivery.message.kind == POOL_KIND:
+            self.end_pool(delivery, FAILED, statuses, now_ms)
+        else:
+            self.end_log_delivery(delivery, Status.FAILED, now_ms)
 
     def park_pool(self, delivery: Delivery, receiver: Receiver, reason: str, now_ms: int) -> None:
         message, sequence = delivery.message, delivery.sequence
@@ -431,10 +439,10 @@ class Retry(Endings):
 
     # --- dead letters -----------------------------------------------------------------------
 
-    def forward(self, message: Message, receiver: Receiver, reason: str, target: str) -> bool:
+    def forward(self, message: Message, receiver: Receiver, reason: str, target: str) -> str | None:
         """Sends a message on to the dead-letter topic; it is here until that topic has it.
 
-        False if the header has no room for what a dead letter says besides.
+        What has no room for what a dead letter says besides is not sent: the text says why.
         """
         header = message.header
         why = _cut(reason)
@@ -443,22 +451,20 @@ class Retry(Endings):
             "dead-letter-receiver": receiver.name,
             "dead-letter-reason": why,
         }
-        room = limits.ATTRIBUTES_MAX - len(added)
-        attributes = dict(list(header.attributes.items())[:room]) | added
         try:
             moved = Header(
-                Mode.DURABLE, header.expect, header.subjects, attributes, header.max_receivers,
-                priority=header.priority, ordering_key=header.ordering_key,
+                Mode.DURABLE, header.expect, header.subjects, header.attributes | added,
+                header.max_receivers, priority=header.priority, ordering_key=header.ordering_key,
             )  # fmt: skip
-        except PeerError:
-            return False
+        except PeerError as error:
+            return f" (and it has no room for what {target!r} is told: {error.detail})"
         number = self.next_outbox
         self.next_outbox += 1
         self.head_dirty = True
         self.write_outbox(
             number, target, message.id, moved.encoded, self.payload_of(message), receiver.name, why
         )
-        return True
+        return None
 
     def write_outbox(self, number: int, target: str, *rest: object) -> None:
         """Keeps a message for another topic, under the next number of that topic's producer."""

@@ -815,4 +815,11 @@ PLANTED: tuple[Planted, ...] = (
         '        if code in (None, "duplicate"):\n            self.rows.delete(self.keys.outbox(number))\n',
         LADDER,
     ),
+    Planted(
+        "a dead letter keeps all its attributes",
+        "actors/retry.py",
+        "                Mode.DURABLE, header.expect, header.subjects, header.attributes | added,\n",
+        "                Mode.DURABLE, header.expect, header.subjects,\n                dict(list(header.attributes.items())[:125]) | added,\n",
+        LADDER,
+    ),
 )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import asterism
+from asterism import limits
 from asterism.message import Status
 from asterism.sdk.aio import Inbox, Node
 from asterism.testing import Broker
@@ -463,6 +464,23 @@ async def test_a_dead_letter_that_its_topic_has_already_is_parked_with_both_reas
     assert "it broke" in parked["reason"] and "duplicate" in parked["reason"]
     await node.renew(topic, parked["sequence"])
     assert await take(inbox, 1) == [b"body"]
+
+
+@with_a_client
+async def test_a_message_with_no_room_for_the_attributes_of_a_dead_letter_is_parked(
+    node: Node, topic: str
+) -> None:
+    await node.create_topic(topic, dead_letter=new_topic())
+    inbox = await node.subscribe(topic, name="r")
+    attributes = {f"{number}": "v" for number in range(limits.ATTRIBUTES_MAX)}
+    receipt = await node.publish(
+        topic, b"", expect="processed", max_receivers=1, attributes=attributes
+    )
+    await fail(inbox, 1, "it broke")
+    assert (await receipt.resolved(WAIT_S)).verdict == "failed"
+    (parked,) = await node.list_parked(topic)
+    assert "it broke" in parked["reason"] and "no room" in parked["reason"]
+    assert (await node.fetch(topic, parked["sequence"]))["attributes"] == attributes
 
 
 @with_a_client

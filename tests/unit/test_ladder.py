@@ -1072,8 +1072,42 @@ def test_a_message_whose_header_has_no_room_for_the_reason_is_parked() -> None:
     sequence = broker.publish(attributes={**attributes, "last": "v" * room})
     assert broker.failed(sequence, reason="it burned") == {}
     (entry,) = broker.parked()
-    assert entry["reason"].startswith("it burned")
+    assert entry["reason"].startswith("it burned") and "'dead'" in entry["reason"]
     assert counts(broker) == {"parked": 1}
+
+
+@durable_kinds
+@across_restarts
+@pytest.mark.parametrize("own", [limits.ATTRIBUTES_MAX - 3, limits.ATTRIBUTES_MAX - 2])
+def test_a_dead_letter_keeps_all_its_attributes_or_is_parked_with_both_reasons(
+    kind: Kind, restarts: bool, own: int
+) -> None:
+    broker = CoreBroker(dead_letter="dead")
+    dead_topic(broker)
+    broker.subscribe(name="worker")
+    attributes = {f"{index}": "v" for index in range(own)}
+    sequence = broker.publish(b"letter", attributes=attributes, **kind)
+    assert broker.failed(sequence, reason="it burned") == {}
+    come_back(broker, restarts, name="worker")
+    parked, letters = broker.parked(), dead_letters(broker)
+    assert len(parked) + len(letters) == 1
+    if letters:
+        assert letters[0][1].items() >= attributes.items()
+    else:
+        assert own > limits.ATTRIBUTES_MAX - 3, "there is room for the three of a dead letter"
+        assert "it burned" in parked[0]["reason"] and "'dead'" in parked[0]["reason"]
+        assert broker.fetch(sequence)["attributes"] == attributes
+
+
+def test_a_dead_letter_of_a_dead_letter_has_room_where_the_first_had() -> None:
+    broker = CoreBroker(dead_letter="dead")
+    dead_topic(broker)
+    broker.subscribe(name="worker")
+    attributes = {f"{index}": "v" for index in range(limits.ATTRIBUTES_MAX - 3)}
+    attributes |= {f"dead-letter-{what}": "" for what in ("topic", "receiver", "reason")}
+    broker.failed(broker.publish(attributes=attributes), reason="again")
+    ((_, told),) = dead_letters(broker)
+    assert told["dead-letter-reason"] == "again" and len(told) == limits.ATTRIBUTES_MAX
 
 
 class Elsewhere:
