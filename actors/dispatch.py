@@ -17,7 +17,7 @@ from asterism.commands import Incoming
 from asterism.effects import Deliver, Delivered, Reply
 from asterism.message import Status
 from asterism.storage.keys import FIRST_RANK, POOL, RANK_END, WORK, rank_of
-from asterism.storage.records import ONLY_PARKED, decode_exception, decode_fared
+from asterism.storage.records import decode_exception, decode_fared
 
 _SENT = Status.SENT  # a member of an enumeration is slow to look up
 _new_tuple = tuple.__new__  # a named tuple's own constructor is slow, and one is made a delivery
@@ -476,8 +476,7 @@ class Dispatch(Retry):
             self.end_pool(delivery, OK, statuses, now_ms)
         elif message.kind == LOG_KIND:
             self.end_log_delivery(delivery, status, now_ms)
-            if message.flags & ONLY_PARKED:
-                self.end_if_only_parked(message, now_ms)
+            self.review_only_parked(message, now_ms)
         else:
             self.end_copy(delivery, status, now_ms)
 

@@ -13,10 +13,10 @@ from asterism.message import NEVER_MS, Status
 from asterism.storage.keys import COMMON, NONE_RANK, POOL, number_at_end, rank_of
 from asterism.storage.records import (
     HAS_PRODUCER,
-    ONLY_PARKED,
     FaredRow,
     decode_fared,
     encode_record,
+    is_held,
     pack,
 )
 
@@ -313,6 +313,16 @@ class Endings(TopicState):
                     return True
         return False
 
+    def renewed_by(self, sequence: int) -> list[int]:
+        """The receivers that have this log message renewed, and have not done it."""
+        numbers = []
+        for key, row in self.rows.scan(*self.keys.fared_all(sequence)):
+            number = number_at_end(key, 4)
+            renewed = decode_fared(row).status == _NAMES[Status.WAITING]
+            if renewed and self.rows.get(self.keys.exception(number, sequence)) is not None:
+                numbers.append(number)
+        return numbers
+
     def free_place(self, message: Message, receiver: Receiver) -> None:
         """A delivery with ``max_receivers`` came back, or was given up: others may have it."""
         if message.header.max_receivers is None:
@@ -358,7 +368,7 @@ class Endings(TopicState):
             self.rows.delete(key)
         self.places.pop(sequence, None)
         self.forget_returned_everywhere(sequence)
-        self.log_held -= not message.flags & ONLY_PARKED  # such a one is not held any more
+        self.log_held -= is_held(message.flags)
         self.head_dirty = True
         self.resolved_current(sequence)
 

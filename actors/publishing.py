@@ -33,6 +33,7 @@ from asterism.storage.records import (
     ONLY_PARKED,
     PLACED,
     encode_fields,
+    is_held,
     plain_row,
     plain_rows,
 )
@@ -438,7 +439,7 @@ class Publishing(Passing):
                 page_held
                 for receiver in self.receivers.by_number.values()
                 for page_held, delivery in receiver.held.items()
-                if not delivery.message.flags & ONLY_PARKED  # such a one is not held any more
+                if is_held(delivery.message.flags)
             ]
             assert out, "a topic that holds messages has one that waits or is out"
             self.drop(min(out), now_ms)
@@ -459,7 +460,7 @@ class Publishing(Passing):
             message = self.log.messages.get(sequence)
             copies = () if message is None or message.copies is None else message.copies.values()
             row = self.rows.get(self.keys.log(sequence))
-            live = row is not None and row[0] in (NATURAL, PLACED, DELAYED)
+            live = row is not None and is_held(row[1])
             if live and not any(delivery.page is not None for delivery in copies):
                 return sequence
             self.oldest_log.drop(sequence)
@@ -491,14 +492,22 @@ class Publishing(Passing):
             return
         logged = self.log_message(sequence)
         if logged is not None:
-            if self.has_parked(sequence):
-                self.keep_for_parked(logged, DROPPED, now_ms)
-            else:
-                self.end_log(logged, DROPPED, now_ms)
+            self.drop_logged(logged, now_ms)
             return
         delivery = self.pool_delivery(sequence)
         assert delivery is not None
         self.end_single(delivery, DROPPED, now_ms)
+
+    def drop_logged(self, message: Message, now_ms: int) -> None:
+        """Drops a log message, but for those who have it parked."""
+        self.forget_renewals(message)
+        if not self.has_parked(message.sequence):
+            self.end_log(message, DROPPED, now_ms)
+        elif message.flags & ONLY_PARKED:
+            self.withdraw_unparked(message)
+            self.review_only_parked(message, now_ms)
+        else:
+            self.keep_for_parked(message, DROPPED, now_ms)
 
     def end_single(self, delivery: Delivery, verdict: str, now_ms: int) -> None:
         """Ends a message that has one delivery, in whatever state it is."""

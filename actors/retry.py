@@ -23,12 +23,14 @@ from asterism.storage.records import (
     ONLY_PARKED,
     PARKED,
     PLACED,
+    RENEWED,
     Record,
     decode_parked,
     decode_record,
     encode_exception,
     encode_fields,
     encode_record,
+    is_held,
     pack,
     unpack,
 )
@@ -240,6 +242,7 @@ class Retry(Endings):
             self.end_pool(delivery, FAILED, statuses, now_ms)
         else:
             self.end_log_delivery(delivery, Status.FAILED, now_ms)
+            self.review_only_parked(delivery.message, now_ms)
 
     def park_pool(self, delivery: Delivery, receiver: Receiver, reason: str, now_ms: int) -> None:
         message, sequence = delivery.message, delivery.sequence
@@ -276,6 +279,7 @@ class Retry(Endings):
         self.release_receiver_key(delivery, receiver)
         self.current_done_by(message, number)
         self.take_place(message, receiver, Status.FAILED, now_ms)
+        self.review_only_parked(message, now_ms)
 
     def write_parked(
         self, list_number: int, delivery: Delivery, receiver: Receiver, reason: str, now_ms: int
@@ -334,6 +338,8 @@ class Retry(Endings):
         delivery.receiver = receiver
         self.note_fared(delivery, receiver, Status.WAITING, now_ms)
         self.wait_in_log(delivery, receiver, rank)
+        self.review_only_parked(message, now_ms)
+        self.oldest_log.note(sequence)
 
     def abandon_at(self, position: int, now_ms: int) -> None:
         """Drops a parked delivery."""
@@ -361,7 +367,7 @@ class Retry(Endings):
             if message is not None:
                 self.free_place(message, receiver)
         if message is not None:
-            self.end_if_only_parked(message, now_ms)
+            self.review_only_parked(message, now_ms)
 
     def pool_delivery(self, sequence: int) -> Delivery | None:
         """The delivery of a durable message of the pool, from memory or from its row."""
@@ -397,6 +403,9 @@ class Retry(Endings):
         record = decode_record(row)
         record.state, record.expires_ms, record.producer = PARKED, NEVER_MS, None
         record.flags = record.flags & ~HAS_PRODUCER | ONLY_PARKED
+        if self.renewed_by(message.sequence):
+            record.flags |= RENEWED
+        self.log_held -= not is_held(record.flags)
         message.flags = record.flags
         self.rows.put(self.keys.log(message.sequence), encode_record(record))
         if message.header.priority is not None:
@@ -404,7 +413,6 @@ class Retry(Endings):
             self.rows.delete(self.keys.waiting(COMMON, rank))
         self.withdraw_unparked(message)
         message.expires_ms = NEVER_MS
-        self.log_held -= 1
         self.head_dirty = True
         self.resolved_current(message.sequence)
 
@@ -424,18 +432,41 @@ class Retry(Endings):
                 self.leave_log(delivery, receiver)
                 self.release_receiver_key(delivery, receiver)
 
-    def end_if_only_parked(self, message: Message, now_ms: int) -> None:
-        """Deletes a log message that stayed for its parked deliveries, once there is none left."""
-        row = self.rows.get(self.keys.log(message.sequence))
-        if row is not None and row[0] == PARKED and not self.has_parked(message.sequence):
+    def forget_renewals(self, message: Message) -> None:
+        """A log message is dropped: what is renewed of it is not told from what waits any more."""
+        assert message.copies is not None
+        for number in self.renewed_by(message.sequence):
+            self.rows.delete(self.keys.fared(message.sequence, number))
+            if number not in message.copies:  # it waits on disk alone
+                self.rows.delete(self.keys.exception(number, message.sequence))
+
+    def review_only_parked(self, message: Message, now_ms: int) -> None:
+        """Of a log message that stays for its parked deliveries: it is over once there is none
+        left, and held while one of them is renewed and not done."""
+        sequence = message.sequence
+        row = self.rows.get(self.keys.log(sequence)) if message.flags & ONLY_PARKED else None
+        if row is None:
+            return
+        record = decode_record(row)
+        before = message.flags = record.flags
+        if not self.has_parked(sequence):
             self.end_log(message, DROPPED, now_ms)
+            return
+        record.flags = ONLY_PARKED | before & ~RENEWED
+        if self.renewed_by(sequence):
+            record.flags |= RENEWED
+        if record.flags != before:
+            message.flags = record.flags
+            self.rows.put(self.keys.log(sequence), encode_record(record))
+            self.log_held += is_held(record.flags) - is_held(before)
+            self.head_dirty = True
 
     def end_kept_for_nobody(self, sequences: list[int], now_ms: int) -> None:
         """A receiver that had these moved or parked is gone, and their exceptions with it."""
         for sequence in sequences:
             message = self.log_message(sequence)
             if message is not None:
-                self.end_if_only_parked(message, now_ms)
+                self.review_only_parked(message, now_ms)
 
     # --- dead letters -----------------------------------------------------------------------
 

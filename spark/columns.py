@@ -18,10 +18,13 @@ from asterism.message import NEVER_MS, Header, decode_header
 from asterism.spark.schemas import columns_in
 from asterism.storage.records import (
     DELAYED,
+    DRAFT,
     HAS_PRODUCER,
+    PARKED,
     PLAIN_ID,
     PRODUCER_BYTES,
     RECORD_FIELDS,
+    RENEWED,
 )
 
 Numbers = npt.NDArray[np.int64]
@@ -201,6 +204,13 @@ class MessageBlock:
     def states(self) -> npt.NDArray[np.uint8]:
         states: npt.NDArray[np.uint8] = self._fixed["state"]
         return states
+
+    @property
+    def held(self) -> npt.NDArray[np.bool_]:
+        """Which of them wait or are out: neither drafts nor parked, unless renewed since."""
+        renewed = (self._fixed["flags"] & RENEWED) != 0
+        held: npt.NDArray[np.bool_] = (self.states != DRAFT) & ((self.states != PARKED) | renewed)
+        return held
 
     @property
     def attempts(self) -> Numbers:

@@ -36,9 +36,7 @@ from asterism.spark.columns import (
 from asterism.storage.keys import TopicKeys, number_at_end
 from asterism.storage.reading import ReadOnlyStore
 from asterism.storage.records import (
-    DRAFT,
     NATURAL,
-    PARKED,
     PLACED,
     HistoryRow,
     ReceiverRow,
@@ -190,7 +188,7 @@ def messages(rows: ReadOnlyStore, store: int, span: Span, want: Want) -> Iterato
         for keyed, values in rows.scan_blocks(key(span.low), key(span.high), want.batch_rows):
             block = MessageBlock(keyed, values, headers)
             want.scanned["messages"] += len(block)
-            held += int(((block.states != DRAFT) & (block.states != PARKED)).sum())
+            held += int(block.held.sum())
             status, attempts = ladder_of(block, flights if kind == "pool" else None)
             wanted = codes[status] & want.times_wanted(block.accepted_ms)
             if wanted.any():
@@ -220,6 +218,7 @@ def ladder_of(block: MessageBlock, flights: Flights | None) -> tuple[Numbers, Nu
     What is out says nothing of a log message, which has a status of its own with each receiver.
     """
     status, attempts = OF_STATE[block.states], block.attempts
+    status[block.held] = WAITING
     for at, flight in () if flights is None else flights.within(block.sequences):
         if block.states[at] in (NATURAL, PLACED) and flight.attempt > attempts[at]:
             status[at], attempts[at] = OF_FLIGHT[flight.status], flight.attempt

@@ -46,6 +46,7 @@ DELAYED: Final = 4  # not before a t row says so
 HAS_PRODUCER: Final = 1  # a receipt was asked for
 HAS_DUE: Final = 2  # a t row ends it, not the walk in sequence order
 ONLY_PARKED: Final = 4  # it expired, and stays for its parked deliveries alone
+RENEWED: Final = 8  # with the former: one of them is renewed and not done, so that it is held again
 
 # The fixed beginning of a message's row, big-endian: who reads many at once reads by the column.
 RECORD_FIELDS: Final = (
@@ -59,6 +60,11 @@ _HOLDER: Final = struct.Struct(">BI")
 _EXCEPTION: Final = struct.Struct(">BIQH")
 ATTEMPTS_MAX: Final = 0xFFFF  # a count that reaches it stays there
 _LOW_64: Final = 2**64 - 1
+
+
+def is_held(flags: int) -> bool:
+    """Does a log message with these flags count as held?"""
+    return flags & (ONLY_PARKED | RENEWED) != ONLY_PARKED
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from asterism.storage.copying import digest_of
 from asterism.storage.keys import STORE_TOPIC, number_at_end
 from asterism.storage.moving import FIRST_NUMBER
 from asterism.storage.reading import ReadOnlyStore
-from asterism.storage.records import DRAFT, ONLY_PARKED, PARKED
+from asterism.storage.records import DRAFT, PARKED, is_held
 from asterism.storage.snapshot import Snapshot
 from asterism.storage.store import StoreError
 
@@ -131,7 +131,7 @@ def _count_row(key: bytes, value: bytes, counted: dict[int, Counted]) -> None:
     topic.add_message(number_at_end(key))
     state, flags = value[0], value[1]
     if kind == _LOG:
-        topic.held += not flags & ONLY_PARKED
+        topic.held += is_held(flags)
     elif state == DRAFT:
         topic.drafting += 1
     elif state != PARKED:

@@ -822,4 +822,11 @@ PLANTED: tuple[Planted, ...] = (
         "                Mode.DURABLE, header.expect, header.subjects,\n                dict(list(header.attributes.items())[:125]) | added,\n",
         LADDER,
     ),
+    Planted(
+        "what is renewed of an expired message is held",
+        "actors/retry.py",
+        "        if self.renewed_by(sequence):\n            record.flags |= RENEWED\n",
+        "",
+        TOPICS,
+    ),
 )

@@ -17,6 +17,7 @@ from tests.process.conftest import (
     WAIT_S,
     counts,
     is_empty,
+    moment,
     receive,
     refused,
     take,
@@ -88,6 +89,28 @@ async def test_neither_parked_messages_nor_drafts_count_as_held(node: Node, topi
     assert await counts(node, topic, "parked", "drafting", "held") == (1, 1, 1)
     async with refused("overflow"):
         await node.publish(topic, b"3")
+
+
+@with_a_client
+async def test_what_is_renewed_of_an_expired_message_counts_for_overflow(
+    node: Node, topic: str
+) -> None:
+    await node.create_topic(topic, overflow=asterism.RejectNew(1))
+    inbox = await node.subscribe(topic, name="r")
+    receipt = await node.publish(topic, b"1", expect="processed", expires_at=moment(0.2))
+    await (await inbox.receive(WAIT_S)).failed("no", confirm=True)
+
+    async def is_over() -> bool:
+        return await counts(node, topic, "held", "parked") == (0, 1)
+
+    await until(is_over, "it expires, and what is parked of it stays")
+    await node.renew(topic, receipt.sequence)
+    again = await inbox.receive(WAIT_S)
+    assert await counts(node, topic, "held", "sent", "waiting") == (1, 1, 0)
+    async with refused("overflow"):
+        await node.publish(topic, b"2")
+    await again.processed(confirm=True)
+    await node.publish(topic, b"2")
 
 
 @with_a_client

@@ -65,7 +65,12 @@ class Ledger:
         return Violation(f"{self.name}: {what}")
 
     def held(self) -> list[Message]:
-        return [message for message in self.live.values() if message.state is State.HELD]
+        return [
+            message
+            for message in self.live.values()
+            if message.state is State.HELD
+            or (message.state is State.KEPT and self.renewed_by(message))
+        ]
 
     def is_wanted(self, subjects: tuple[str, ...]) -> bool:
         """Whether somebody who is online is interested."""
@@ -216,14 +221,21 @@ class Ledger:
 
     def is_kept_for(self, message: Message) -> list[Receiver]:
         """Those who have it parked, or renewed and not yet done."""
+        return self.parked_by(message) + self.renewed_by(message)
+
+    def parked_by(self, message: Message) -> list[Receiver]:
         return [
             receiver
             for receiver, fate in message.fates.items()
-            if receiver.exists
-            and (
-                fate.standing is Standing.PARKED
-                or (fate.renewed and fate.standing in (Standing.OWED, Standing.OUT))
-            )
+            if receiver.exists and fate.standing is Standing.PARKED
+        ]
+
+    def renewed_by(self, message: Message) -> list[Receiver]:
+        """Those who have it renewed, and not done since."""
+        return [
+            receiver
+            for receiver, fate in message.fates.items()
+            if receiver.exists and fate.renewed and fate.standing in (Standing.OWED, Standing.OUT)
         ]
 
     def end_copy(self, message: Message, fate: Fate, standing: Standing, now_ms: int) -> None:
@@ -279,7 +291,7 @@ class Ledger:
         while len(held := self.held()) >= overflow.size:
             waiting = [message for message in held if not message.outs()]
             oldest = min(waiting or held, key=lambda message: message.sequence)
-            self.withdraw(oldest, DROPPED, now_ms)
+            self.withdraw(oldest, self.parked_by(oldest), DROPPED, now_ms)
 
     # --- time -------------------------------------------------------------------------------
 
@@ -382,16 +394,16 @@ class Ledger:
             verdict = OK
         elif FAILED in records:
             verdict = FAILED
-        self.withdraw(message, verdict, now_ms)
+        self.withdraw(message, self.is_kept_for(message), verdict, now_ms)
 
-    def withdraw(self, message: Message, verdict: str, now_ms: int) -> None:
-        """A message ends but for those who have it parked, or renewed."""
-        stays = self.is_kept_for(message)
+    def withdraw(self, message: Message, stays: list[Receiver], verdict: str, now_ms: int) -> None:
+        """A message ends but for some of those who have it parked, or renewed."""
         if not stays:
             self.end(message, verdict, now_ms)
             return
         self.give_verdict(message, verdict, now_ms)
         message.state = State.KEPT
+        message.expires_ms = NEVER_MS
         for receiver, fate in message.fates.items():
             if receiver not in stays and fate.standing in (Standing.OWED, Standing.OUT):
                 if fate.standing is Standing.OUT:

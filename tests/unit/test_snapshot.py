@@ -20,6 +20,7 @@ from asterism.storage.records import (
     NATURAL,
     ONLY_PARKED,
     PARKED,
+    RENEWED,
     encode_fields,
 )
 from asterism.storage.snapshot import (
@@ -59,10 +60,11 @@ def fill(store: Store) -> list[dict[str, Any]]:
     store.put(keys.pool(63), message(DELAYED))
     store.put(keys.parked(64), b"")
     store.put(keys.log(9), message())
-    store.put(keys.log(10), message(flags=ONLY_PARKED))
+    store.put(keys.log(10), message(PARKED, ONLY_PARKED))
+    store.put(keys.log(12), message(PARKED, ONLY_PARKED | RENEWED))
     store.put(STORE_TOPIC + b"empty", (2).to_bytes(4, "big"))
     store.commit()
-    counts = {"held": 52, "parked": 1, "drafting": 1, "completed": 8, "history_until_ms": 0}
+    counts = {"held": 53, "parked": 1, "drafting": 1, "completed": 8, "history_until_ms": 0}
     none = {"held": 0, "parked": 0, "drafting": 0, "completed": 0, "history_until_ms": 0}
     return [
         {"name": "orders", "number": 1, "next_sequence": 65, **counts},
@@ -127,7 +129,7 @@ def test_a_snapshot_says_what_it_holds(taken: Snapshot, home: Path) -> None:
     # A parked message that is over for everybody else is still one that can be read.
     assert found.topics["orders"] == {
         **{"store": 0, "number": 1, "first_sequence": 9, "next_sequence": 65},
-        **{"held": 52, "parked": 1, "drafting": 1, "completed": 8, "history_until_ms": 0},
+        **{"held": 53, "parked": 1, "drafting": 1, "completed": 8, "history_until_ms": 0},
     }
     assert found.topics["empty"]["first_sequence"] == found.topics["empty"]["next_sequence"] == 7
     with pytest.raises(SnapshotError, match="store 2 is not in this snapshot"):
@@ -333,7 +335,7 @@ def test_a_whole_snapshot_has_no_problems_and_reading_does_not_change_it(taken: 
     told: list[float] = []
     found = verifying.verify(taken, lambda rows, part: told.append(part))
     assert found.problems == []
-    assert found.rows == 64
+    assert found.rows == 65
     assert found.files == sum(len(store["files"]) for store in taken.stores)
     assert {path: path.stat().st_mtime_ns for path in taken.folder.rglob("*")} == before
 

@@ -22,12 +22,23 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from asterism.spark.columns import Headers, MessageBlock
 from asterism.spark.filters import understood
 from asterism.spark.options import OptionError, check_names, find_snapshot, read_options, schema_of
 from asterism.spark.planning import Filters, plan
 from asterism.spark.schemas import SCHEMAS, columns_in
 from asterism.storage.keys import TopicKeys
-from asterism.storage.records import pack
+from asterism.storage.records import (
+    DELAYED,
+    DRAFT,
+    NATURAL,
+    ONLY_PARKED,
+    PARKED,
+    PLACED,
+    RENEWED,
+    encode_fields,
+    pack,
+)
 from asterism.storage.snapshot import Snapshot, SnapshotError
 from asterism.storage.store import Store
 
@@ -251,3 +262,17 @@ def test_a_folder_without_a_snapshot_says_so(tmp_path: Path) -> None:
         find_snapshot(tmp_path)
     with pytest.raises(SnapshotError, match="no such folder"):
         find_snapshot(f"file://{tmp_path}/nowhere")
+
+
+def test_what_waits_or_is_out_is_held_and_so_is_what_is_renewed_of_a_message_that_is_over() -> None:
+    states = {
+        (NATURAL, 0): True, (PLACED, 0): True, (DELAYED, 0): True, (DRAFT, 0): False,
+        (PARKED, 0): False, (PARKED, ONLY_PARKED): False, (PARKED, ONLY_PARKED | RENEWED): True,
+    }  # fmt: skip
+    rows = [
+        encode_fields(state, flags, 0, NOW_MS, 0, 0, 0, None, 0, bytes(16), b"", b"")
+        for state, flags in states
+    ]
+    keyed = [TopicKeys(1).log(sequence) for sequence in range(len(rows))]
+    block = MessageBlock(keyed, rows, Headers())
+    assert block.held.tolist() == list(states.values())

@@ -41,6 +41,7 @@ from asterism.storage.records import (
     ONLY_PARKED,
     PARKED,
     PLACED,
+    RENEWED,
     PageRecord,
     Record,
     decode_exception,
@@ -267,7 +268,8 @@ def records(draw: st.DrawFn) -> Record:
     asked = draw(st.booleans())
     return Record(
         state=draw(st.sampled_from([NATURAL, PLACED, PARKED, DRAFT, DELAYED])),
-        flags=draw(st.sampled_from([0, HAS_DUE, ONLY_PARKED])) | asked * HAS_PRODUCER,
+        flags=draw(st.sampled_from([0, HAS_DUE, ONLY_PARKED, ONLY_PARKED | RENEWED]))
+        | asked * HAS_PRODUCER,
         attempts=draw(U16),
         accepted_ms=draw(U64),
         expires_ms=draw(U64),

@@ -19,7 +19,7 @@ from asterism.storage.keys import STORE_NEXT, STORE_TOPIC, after, topic_prefix
 from asterism.storage.records import unpack
 from asterism.storage.store import Store
 from tests.support.core import CoreBroker, header
-from tests.support.kinds import code_of
+from tests.support.kinds import across_restarts, code_of, come_back
 
 PUSH: dict[str, Any] = {"mode": "push"}
 ONLINE: dict[str, Any] = {"mode": "online"}
@@ -486,6 +486,120 @@ def test_a_parked_delivery_outlives_the_drop_of_its_message() -> None:
     broker.take()
     broker.renew(first)
     assert broker.taken() == [b"1"]
+
+
+def refusal_of(asked: Callable[[], object]) -> str:
+    with pytest.raises(PeerError) as refusal:
+        asked()
+    return code_of(refusal)
+
+
+def renewed_after_its_time(
+    broker: CoreBroker, expired_first: bool = True, credit: int = 100, **fields: Any
+) -> int:
+    """A message for every receiver that is over but for one delivery, which is renewed."""
+    broker.subscribe(name="durable", credit=1)
+    fields.setdefault("max_receivers", None)
+    sequence = broker.publish(b"1", expires_ms=broker.now_ms + 1_000, **fields)
+    broker.failed(sequence)
+    if expired_first:
+        broker.advance(1_000)
+        assert broker.describe()["held"] == 0
+    if not credit:
+        broker.detach()
+        broker.subscribe(name="durable", credit=0)
+    broker.take()
+    broker.renew(sequence)
+    broker.advance(1_000)
+    return sequence
+
+
+@across_restarts
+@pytest.mark.parametrize("expired_first", [True, False], ids=["expired first", "renewed first"])
+@pytest.mark.parametrize("wanted", [None, 2])
+@pytest.mark.parametrize("credit", [0, 1], ids=["waiting", "sent"])
+def test_what_is_renewed_of_an_expired_message_is_held(
+    restarts: bool, expired_first: bool, wanted: int | None, credit: int
+) -> None:
+    broker = CoreBroker(overflow=RejectNew(1))
+    sequence = renewed_after_its_time(broker, expired_first, credit, max_receivers=wanted)
+    come_back(broker, restarts, name="durable", credit=credit)
+    described = broker.describe()
+    assert (described["held"], described["waiting"], described["sent"]) == (1, 1 - credit, credit)
+    assert refusal_of(lambda: broker.publish(b"2")) == "overflow"
+    broker.grant(1)
+    broker.processed(sequence)
+    assert broker.describe()["held"] == 0
+    broker.publish(b"2")
+
+
+def fails_again(broker: CoreBroker, sequence: int) -> None:
+    broker.failed(sequence)
+
+
+def moves_on(broker: CoreBroker, sequence: int) -> None:
+    broker.seek("durable", sequence=sequence + 10)
+
+
+def is_a_dead_letter(broker: CoreBroker, sequence: int) -> None:
+    broker.configure(dead_letter="dead")
+    broker.failed(sequence)
+
+
+@across_restarts
+@pytest.mark.parametrize(
+    "ends",
+    [
+        fails_again,
+        moves_on,
+        is_a_dead_letter,
+        lambda broker, sequence: broker.abandon(sequence),
+        lambda broker, _: broker.delete_receiver("durable"),
+    ],
+    ids=["fails again", "moves on", "dead letter", "abandoned", "receiver deleted"],
+)
+def test_what_was_renewed_of_an_expired_message_and_is_over_is_held_no_more(
+    restarts: bool, ends: Callable[[CoreBroker, int], None]
+) -> None:
+    broker = CoreBroker()
+    sequence = renewed_after_its_time(broker)
+    ends(broker, sequence)
+    come_back(broker, restarts, name="durable")
+    assert broker.describe()["held"] == 0
+    assert len(broker.parked()) == (ends is fails_again)
+    if not broker.parked():
+        assert refusal_of(lambda: broker.fetch(sequence)) == "no_such_message"
+
+
+@pytest.mark.parametrize("expired_first", [True, False], ids=["expired first", "renewed first"])
+@pytest.mark.parametrize("credit", [0, 1], ids=["waiting", "sent"])
+def test_what_is_renewed_of_an_expired_message_is_dropped_for_a_new_one(
+    expired_first: bool, credit: int
+) -> None:
+    broker = CoreBroker(overflow=DropOld(1))
+    broker.subscribe(b"other", name="other")
+    sequence = renewed_after_its_time(broker, expired_first, credit)
+    broker.publish(b"2", **EVERY)
+    broker.grant(1)
+    assert broker.taken()[-1:] == [b"2"]
+    assert broker.describe()["held"] == 1
+    assert refusal_of(lambda: broker.fetch(sequence)) == "no_such_message"
+
+
+def test_a_renewed_message_that_is_dropped_stays_for_those_who_have_it_parked() -> None:
+    broker = CoreBroker(overflow=DropOld(1))
+    for name in ("a", "b"):
+        broker.subscribe(name.encode(), name=name)
+    sequence = broker.publish(b"1", **EVERY)
+    for name in ("a", "b"):
+        broker.failed(sequence, node=name.encode())
+    broker.renew(sequence, "a")
+    broker.publish(b"2", **EVERY)
+    assert [entry["receiver"] for entry in broker.parked()] == ["b"]
+    assert broker.describe()["held"] == 1
+    assert broker.processed(sequence, node=b"a") == {}
+    broker.renew(sequence, "b")
+    assert broker.describe()["held"] == 2
 
 
 def test_the_overflow_size_can_be_changed_while_running() -> None:
