@@ -80,12 +80,18 @@ class Delivery:
     size = 0  # of a large payload, as long as the delivery is out
     sent_ms = 0
     received_ms = 0
+    spent = 0  # of its attempts, those before it was renewed last
 
     def __init__(self, message: Message, rank: int, attempts: int = 0) -> None:
         self.message = message
         self.sequence = message.sequence
         self.rank = rank
         self.attempts = attempts
+
+    @property
+    def tries(self) -> int:
+        """How often it went out since it was renewed: what the bounds of attempts count."""
+        return self.attempts - self.spent
 
     def ends_plainly(self) -> bool:
         """Does its end concern nobody but its holder? Then see ``Endings.end_plainly``."""

@@ -331,7 +331,7 @@ class Dispatch(Retry):
             return False
         self.take_off(delivery, lane, receiver)
         most = self.settings.max_deliveries
-        if most is not None and delivery.attempts >= most:
+        if most is not None and delivery.tries >= most:
             # Its last delivery was lost in a restart, or the bound was lowered since.
             delivery.receiver = self.receivers.by_number.get(delivery.holder, receiver)
             self.give_up(delivery, now_ms)
@@ -590,7 +590,7 @@ class Dispatch(Retry):
         delivery.receiver = receiver
         exception = self.rows.get(self.keys.exception(receiver.number, message.sequence))
         if exception is not None:
-            _, delivery.rank, counted = decode_exception(exception)
+            _, delivery.rank, counted, delivery.spent = decode_exception(exception)
             delivery.attempts = max(attempts, counted)
             delivery.placed = True
         self.wait_in_log(delivery, receiver, FIRST_RANK)

@@ -26,14 +26,15 @@ from asterism.storage.records import (
     NATURAL,
     PARKED,
     PLACED,
+    ExceptionRow,
     Record,
     decode_exception,
     decode_record,
 )
 
 _POSITION = (1 << 64) - 1
-# Rank, sequence, what waits (None: passed over), the attempts of one that this receiver had moved.
-_Step = tuple[int, int, Record | None, int | None]
+# Rank, sequence, what waits (None: passed over), the row of one that this receiver had moved.
+_Step = tuple[int, int, Record | None, ExceptionRow | None]
 
 
 class Places:
@@ -126,7 +127,7 @@ class Log:
         budget, added = limits.SCAN_ROWS_MAX, 0
         # What it finished in this turn has no mark on disk yet.
         passed = receiver.known.keys() | receiver.done_now
-        for rank, sequence, record, attempts in self._walk(receiver, start):
+        for rank, sequence, record, moved in self._walk(receiver, start):
             if added >= self._receivers.window_max or budget <= 0:
                 receiver.horizon = rank
                 self.unfinished |= not added
@@ -135,18 +136,25 @@ class Log:
             if record is not None and sequence not in passed:
                 header = self._header_of(record.header)
                 if receiver.number in self._receivers.audience(header.subjects):
-                    self._add(receiver, rank, sequence, record, attempts)
+                    self._add(receiver, rank, sequence, record, moved)
                     added += 1
 
     def _add(
-        self, receiver: Receiver, rank: int, sequence: int, record: Record, attempts: int | None
+        self,
+        receiver: Receiver,
+        rank: int,
+        sequence: int,
+        record: Record,
+        moved: ExceptionRow | None,
     ) -> None:
         message = self.messages.get(sequence)
         if message is None:
             message = message_of(sequence, record, self._header_of(record.header), LOG_KIND)
         back, holder = self._returned(receiver.number, sequence)
-        delivery = Delivery(message, rank, max(attempts or 0, back))
-        delivery.placed = attempts is not None
+        delivery = Delivery(message, rank, back)
+        if moved is not None:
+            delivery.placed = True
+            delivery.attempts, delivery.spent = max(moved.attempts, back), moved.spent
         delivery.holder = holder
         delivery.receiver = receiver
         assert message.copies is not None
@@ -177,8 +185,7 @@ class Log:
                 rows.delete(keys.exception(number, sequence))
                 yield rank, sequence, None, None
                 continue
-            _, _, attempts = decode_exception(exception)
-            yield rank, sequence, decode_record(row), attempts
+            yield rank, sequence, decode_record(row), decode_exception(exception)
 
     def _is_withdrawn(self, row: bytes, number: int, sequence: int) -> bool:
         """Is it there for those alone who have it parked or renewed, and this one has neither?"""

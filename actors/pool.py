@@ -521,6 +521,7 @@ class Pool:
         message = message_of(sequence, record, self.header_of(record.header), POOL_KIND)
         attempts, holder = self._returned(POOL, sequence)
         delivery = Delivery(message, rank, max(record.attempts, attempts))
+        delivery.spent = record.spent
         delivery.placed = record.state == PLACED
         delivery.holder = holder or record.holder
         return delivery

@@ -195,7 +195,7 @@ def _list_where_out(
     if receiver is None or not actor.log.is_owed(receiver, sequence):
         return None
     exception = actor.rows.get(actor.keys.exception(receiver_number, sequence))
-    if exception is not None and decode_exception(exception)[2] >= attempts:
+    if exception is not None and decode_exception(exception).attempts >= attempts:
         return None
     return receiver_number
 
@@ -214,7 +214,7 @@ def _log_delivery(actor: TopicActor, receiver: Receiver, sequence: int) -> Deliv
     delivery = Delivery(message, rank_of(message.header.priority, sequence))
     exception = actor.rows.get(actor.keys.exception(receiver.number, sequence))
     if exception is not None:
-        _, delivery.rank, _ = decode_exception(exception)
+        _, delivery.rank, _, delivery.spent = decode_exception(exception)
         delivery.placed = True
     message.copies[receiver.number] = receiver.known[sequence] = delivery
     actor.log.messages[sequence] = message

@@ -24,6 +24,7 @@ from asterism.storage.records import (
     PARKED,
     PLACED,
     RENEWED,
+    ParkedRow,
     Record,
     decode_parked,
     decode_record,
@@ -52,7 +53,7 @@ class Retry(Endings):
         delivery.status = Status.UNREACHABLE
         self.release(delivery)
         most = self.settings.max_deliveries
-        if most is not None and delivery.attempts >= most:
+        if most is not None and delivery.tries >= most:
             self.give_up(delivery, now_ms)
         elif delivery.message.kind == MEMORY_KIND and delivery.message.header.mode is Mode.ONLINE:
             if receiver.online:
@@ -109,7 +110,7 @@ class Retry(Endings):
         row = encode_fields(
             state, message.flags, min(delivery.attempts, ATTEMPTS_MAX), message.accepted_ms,
             message.expires_ms, rank, delivery.holder, message.producer, message.number, message.id,
-            message.header.encoded, self.payload_of(message),
+            message.header.encoded, self.payload_of(message), delivery.spent,
         )  # fmt: skip
         self.rows.put(self.keys.pool(delivery.sequence), row)
 
@@ -127,7 +128,8 @@ class Retry(Endings):
             self.rows.delete(self.keys.waiting(number, delivery.rank))
         self.rows.put(self.keys.waiting(number, rank), sequence.to_bytes(8, "big"))
         self.rows.put(
-            self.keys.exception(number, sequence), encode_exception(PLACED, rank, delivery.attempts)
+            self.keys.exception(number, sequence),
+            encode_exception(PLACED, rank, delivery.attempts, delivery.spent),
         )
         delivery.placed = receiver.has_rows = True
         self.forget_returned(number, sequence)
@@ -143,13 +145,11 @@ class Retry(Endings):
         self.release(delivery)
         self.totals["failed"] += 1
         most = settings.max_deliveries
-        if delivery.attempts >= settings.max_attempts or (
-            most is not None and delivery.attempts >= most
-        ):
+        if delivery.tries >= settings.max_attempts or (most is not None and delivery.tries >= most):
             self.fail_for_good(delivery, reason, now_ms)
             return
         backoff = settings.retry_backoff
-        pause_ms = 0 if backoff is None else backoff.pause_ms(delivery.attempts)
+        pause_ms = 0 if backoff is None else backoff.pause_ms(delivery.tries)
         if pause_ms == 0:
             self.wait_again(delivery, receiver)
         else:
@@ -195,7 +195,7 @@ class Retry(Endings):
         self.leave_log(delivery, receiver)
         self.rows.put(
             self.keys.exception(number, sequence),
-            encode_exception(DELAYED, delivery.rank, delivery.attempts),
+            encode_exception(DELAYED, delivery.rank, delivery.attempts, delivery.spent),
         )
         self.unsettled[receiver] = None
         self.add_due(due_ms, DUE_RETRY, number, sequence)
@@ -210,7 +210,7 @@ class Retry(Endings):
 
     def give_up(self, delivery: Delivery, now_ms: int) -> None:
         """It went out as often as it may and was not done."""
-        self.fail_for_good(delivery, f"undelivered after {delivery.attempts} attempts", now_ms)
+        self.fail_for_good(delivery, f"undelivered after {delivery.tries} attempts", now_ms)
 
     def fail_for_good(self, delivery: Delivery, reason: str, now_ms: int) -> None:
         """No more attempts: parked, moved to the dead-letter topic, or dropped."""
@@ -293,30 +293,33 @@ class Retry(Endings):
 
     # --- parked: renewed or abandoned -------------------------------------------------------
 
-    def take_parked(self, position: int) -> tuple[int, int]:
-        """Takes a delivery off the parked ones: its list and its sequence."""
+    def take_parked(self, position: int) -> ParkedRow:
+        """Takes a delivery off the parked ones."""
         row = self.rows.get(self.keys.parked(position))
         assert row is not None
-        list_number, sequence, *_ = decode_parked(row)
         self.rows.delete(self.keys.parked(position))
         self.parked -= 1
         self.head_dirty = True
-        return list_number, sequence
+        return decode_parked(row)
 
     def renew_at(self, position: int, now_ms: int) -> None:
-        """Puts a parked delivery back to waiting, with its attempts counted anew."""
-        list_number, sequence = self.take_parked(position)
+        """Puts a parked delivery back to waiting. Its attempts go on, so that a late report of an
+        old one is known as such; their bounds count from here."""
+        parked = self.take_parked(position)
+        list_number, sequence = parked.list_number, parked.sequence
         record = self.record_of("m" if list_number == POOL else "l", sequence)
         assert record is not None, "a parked delivery without its message"
         header = self.header_of(record.header)
         rank = rank_of(header.priority, self.take_number())
         if list_number == POOL:
-            delivery = Delivery(message_of(sequence, record, header, POOL_KIND), rank)
+            message = message_of(sequence, record, header, POOL_KIND)
+            delivery = Delivery(message, rank, parked.attempts)
+            delivery.spent = parked.attempts
             self.expire_anew(delivery.message, now_ms)
             self.pool_held += 1
             self.wait_in_pool(delivery, rank)
         else:
-            self.renew_in_log(list_number, sequence, record, header, rank, now_ms)
+            self.renew_in_log(parked, record, header, rank, now_ms)
 
     def expire_anew(self, message: Message, now_ms: int) -> None:
         """A renewed message: the walk of expiry has passed it, and past its time it has none."""
@@ -327,15 +330,16 @@ class Retry(Endings):
             self.add_due(message.expires_ms, DUE_EXPIRE, POOL, message.sequence)
 
     def renew_in_log(
-        self, number: int, sequence: int, record: Record, header: Header, rank: int, now_ms: int
+        self, parked: ParkedRow, record: Record, header: Header, rank: int, now_ms: int
     ) -> None:
-        receiver = self.receivers.by_number.get(number)
+        sequence = parked.sequence
+        receiver = self.receivers.by_number.get(parked.list_number)
         if receiver is None:
             return
         receiver.parked -= 1
         message = self.log.messages.get(sequence) or message_of(sequence, record, header, LOG_KIND)
-        delivery = Delivery(message, rank)
-        delivery.receiver = receiver
+        delivery = Delivery(message, rank, parked.attempts)
+        delivery.receiver, delivery.spent = receiver, parked.attempts
         self.note_fared(delivery, receiver, Status.WAITING, now_ms)
         self.wait_in_log(delivery, receiver, rank)
         self.review_only_parked(message, now_ms)
@@ -343,7 +347,7 @@ class Retry(Endings):
 
     def abandon_at(self, position: int, now_ms: int) -> None:
         """Drops a parked delivery."""
-        list_number, sequence = self.take_parked(position)
+        list_number, sequence, *_ = self.take_parked(position)
         if list_number == POOL:
             record = self.record_of("m", sequence)
             assert record is not None, "a parked delivery without its message"
@@ -379,7 +383,7 @@ class Retry(Endings):
                 message = message_of(sequence, record, header, POOL_KIND)
                 delivery = Delivery(message, record.rank, record.attempts)
                 delivery.placed = record.state == PLACED
-                delivery.holder = record.holder
+                delivery.holder, delivery.spent = record.holder, record.spent
         elif delivery.message.kind == MEMORY_KIND:
             return None
         return delivery

@@ -313,9 +313,9 @@ class Subscribing(Publishing):
         if receiver.parked == 0:
             return
         for _, value in list(self.rows.scan(*self.keys.exceptions(receiver.number))):
-            state, position, _ = decode_exception(value)
-            if state == PARKED:
-                self.abandon_at(position, now_ms)
+            moved = decode_exception(value)
+            if moved.state == PARKED:
+                self.abandon_at(moved.place, now_ms)
 
     def on_list_receivers(self, command: ListReceivers, now_ms: int) -> None:
         names = sorted(name for name in self.receivers.by_name if name > command.after)
@@ -396,7 +396,7 @@ class Subscribing(Publishing):
         self.rows.delete_range(self.keys.waiting(number, 0), self.keys.waiting_end(number))
         forgotten = []
         for key, value in list(self.rows.scan(*self.keys.exceptions(number))):
-            if decode_exception(value)[0] != PARKED:
+            if decode_exception(value).state != PARKED:
                 self.rows.delete(key)
                 forgotten.append(number_at_end(key))
         self.end_kept_for_nobody(forgotten, now_ms)
@@ -526,7 +526,7 @@ class Subscribing(Publishing):
 
     def late_copy(self, delivery: Delivery, status: Status, now_ms: int) -> str | None:
         """A report on a copy that waits: it counts if it was out before, and may go out again."""
-        if not delivery.attempts:
+        if not delivery.tries:
             return "not_yours"
         if status is Status.PROCESSED:
             if not self.has_place(delivery.message):
@@ -580,10 +580,12 @@ class Subscribing(Publishing):
             return None  # what it had and has finished is not written down
         if exception is None and not attempts:
             return None if self.log.has_done(receiver, sequence) else "not_yours"
-        state, rank, counted = (NATURAL, 0, 0) if exception is None else decode_exception(exception)
+        state, rank, counted, spent = (
+            (NATURAL, 0, 0, 0) if exception is None else decode_exception(exception)
+        )
         if state == PARKED:
             return None
-        if not max(attempts, counted):
+        if max(attempts, counted) == spent:
             return "not_yours"  # renewed or delayed, and not sent since
         if status is not Status.PROCESSED:
             return None

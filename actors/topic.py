@@ -222,7 +222,7 @@ class TopicActor(WorkQueue):
         delivery = Delivery(
             message_of(sequence, record, header, POOL_KIND), record.rank, record.attempts
         )
-        delivery.holder = record.holder
+        delivery.holder, delivery.spent = record.holder, record.spent
         back = record.attempts and self.settings.requeue == "back"
         rank = rank_of(header.priority, self.take_number()) if back else record.rank
         self.wait_in_pool(delivery, rank)
@@ -251,13 +251,13 @@ class TopicActor(WorkQueue):
         exception = self.rows.get(self.keys.exception(number, sequence))
         if receiver is None or exception is None:
             return
-        state, rank, attempts = decode_exception(exception)
+        state, rank, attempts, spent = decode_exception(exception)
         message = self.log_message(sequence)
         if message is None:
             self.rows.delete(self.keys.exception(number, sequence))
         elif state == DELAYED:
             delivery = Delivery(message, 0, attempts)
-            delivery.receiver = receiver
+            delivery.receiver, delivery.spent = receiver, spent
             if self.settings.requeue == "back":
                 rank = rank_of(message.header.priority, self.take_number())
             self.wait_in_log(delivery, receiver, rank)

@@ -259,9 +259,9 @@ class WorkQueue(Subscribing):
             number = number_at_end(key, 4)
             exception = self.rows.get(self.keys.exception(number, sequence))
             if exception is not None and (name is None or decode_fared(row).receiver == name):
-                state, position, _ = decode_exception(exception)
-                if state == PARKED:
-                    positions.append(position)
+                moved = decode_exception(exception)
+                if moved.state == PARKED:
+                    positions.append(moved.place)
         return sorted(positions)
 
     # --- all parked -------------------------------------------------------------------------

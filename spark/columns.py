@@ -20,11 +20,13 @@ from asterism.storage.records import (
     DELAYED,
     DRAFT,
     HAS_PRODUCER,
+    HAS_SPENT,
     PARKED,
     PLAIN_ID,
     PRODUCER_BYTES,
     RECORD_FIELDS,
     RENEWED,
+    SPENT_BYTES,
 )
 
 Numbers = npt.NDArray[np.int64]
@@ -229,8 +231,10 @@ class MessageBlock:
     def _bodies(self) -> tuple[Numbers, Numbers]:
         """Where each header begins, and where it ends and the payload begins."""
         if self._places is None:
-            has_producer = self._field("flags") & HAS_PRODUCER
-            begin = PLAIN_ID + _ID_BYTES + PRODUCER_BYTES * has_producer
+            flags = self._field("flags")
+            begin = np.full(len(self), PLAIN_ID + _ID_BYTES)
+            begin[flags & HAS_PRODUCER != 0] += PRODUCER_BYTES
+            begin[flags & HAS_SPENT != 0] += SPENT_BYTES
             end = begin + self._field("header_size")
             if (self._sizes() < end).any():
                 raise _damaged()

@@ -34,6 +34,7 @@ from asterism.storage.reading import ReadOnlyStore
 from asterism.storage.records import (
     DRAFT,
     PARKED,
+    ExceptionRow,
     ParkedRow,
     decode_exception,
     decode_parked,
@@ -61,7 +62,7 @@ class _Receiver(NamedTuple):
     name: str
     floor: int
     done: frozenset[int]
-    moved: dict[int, tuple[int, int, int]]  # by sequence: state, place, attempts
+    moved: dict[int, ExceptionRow]  # by sequence: state, place, attempts
 
 
 def deliveries(rows: ReadOnlyStore, store: int, span: Span, want: Want) -> Iterator[pa.RecordBatch]:
@@ -222,11 +223,11 @@ class _Reading:
         """How often what it is owed was tried before, by what is written; ``None``: not owed."""
         moved = receiver.moved.get(sequence)
         if moved is not None:
-            if moved[0] == PARKED:
+            if moved.state == PARKED:
                 return None
             if state == PARKED and not self._is_renewed(receiver.number, sequence):
                 return None
-            return moved[2]
+            return moved.attempts
         if state == PARKED or sequence < receiver.floor or sequence in receiver.done:
             return None
         return 0

@@ -5,6 +5,7 @@ A message's row keeps the publisher's header and payload byte for byte behind wh
     state:u8 flags:u8 attempts:u16 accepted_ms:u64 expires_ms:u64
     holder:u32 header_size:u16 rank:(priority:u32 position:u64)       38 bytes
     [producer:16 number:u64]                                          where a receipt was asked for
+    [spent:u16]                                                       where it was renewed
     id:16 header payload
 
 What comes before the position is the same in all that are accepted together and are alike, so that
@@ -18,7 +19,10 @@ A page, the deliveries that went out together:
 
 A receiver's exception, a log message that it had moved (its rank) or parked (its position):
 
-    state:u8 place:(priority:u32 position:u64) attempts:u16
+    state:u8 place:(priority:u32 position:u64) attempts:u16 [spent:u16]
+
+``spent`` is how many of the attempts were made before it was renewed last. It is not in rows of
+what never was, nor in those of earlier versions, where attempts began anew.
 
 Other values are MessagePack arrays; ``pack`` and ``unpack`` serve them. Those that are read in more
 than one place have a name and a decoder here.
@@ -47,6 +51,7 @@ HAS_PRODUCER: Final = 1  # a receipt was asked for
 HAS_DUE: Final = 2  # a t row ends it, not the walk in sequence order
 ONLY_PARKED: Final = 4  # it expired, and stays for its parked deliveries alone
 RENEWED: Final = 8  # with the former: one of them is renewed and not done, so that it is held again
+HAS_SPENT: Final = 16  # it was renewed: in rows alone, a ``Record`` has the number
 
 # The fixed beginning of a message's row, big-endian: who reads many at once reads by the column.
 RECORD_FIELDS: Final = (
@@ -58,6 +63,8 @@ _PRODUCER: Final = struct.Struct(">16sQ")
 _PAGE: Final = struct.Struct(">BIQQI")
 _HOLDER: Final = struct.Struct(">BI")
 _EXCEPTION: Final = struct.Struct(">BIQH")
+_SPENT: Final = struct.Struct(">H")
+SPENT_BYTES: Final = _SPENT.size
 ATTEMPTS_MAX: Final = 0xFFFF  # a count that reaches it stays there
 _LOW_64: Final = 2**64 - 1
 
@@ -83,6 +90,7 @@ class Record:
     id: bytes
     header: bytes
     payload: bytes
+    spent: int = 0
 
 
 def encode_record(record: Record) -> bytes:
@@ -90,7 +98,7 @@ def encode_record(record: Record) -> bytes:
     return encode_fields(
         record.state, record.flags, record.attempts, record.accepted_ms, record.expires_ms,
         record.rank, record.holder, record.producer, record.number, record.id, record.header,
-        record.payload,
+        record.payload, record.spent,
     )  # fmt: skip
 
 
@@ -107,11 +115,14 @@ def encode_fields(
     message_id: bytes,
     header: bytes,
     payload: bytes,
+    spent: int = 0,
 ) -> bytes:
     """The row of a message from its fields: publishing builds no ``Record``."""
+    if spent:
+        message_id = _SPENT.pack(min(spent, ATTEMPTS_MAX)) + message_id
     fixed = _FIXED.pack(
         state,
-        flags,
+        flags | HAS_SPENT if spent else flags,
         attempts,
         accepted_ms,
         expires_ms,
@@ -218,18 +229,22 @@ def decode_record(row: bytes) -> Record:
         state, flags, attempts, accepted_ms, expires_ms, holder, size, priority, position = (
             _FIXED.unpack_from(row)
         )
-        start, producer, number = _FIXED.size, None, 0
+        start, producer, number, spent = _FIXED.size, None, 0, 0
         if flags & HAS_PRODUCER:
             producer, number = _PRODUCER.unpack_from(row, start)
             start += _PRODUCER.size
+        if flags & HAS_SPENT:
+            (spent,) = _SPENT.unpack_from(row, start)
+            start += _SPENT.size
     except struct.error as error:
         raise PeerError("internal", f"a message row is damaged: {error}") from None
     body = start + 16
     if len(row) < body + size or state > DELAYED:
         raise PeerError("internal", "a message row is damaged: it is cut short")
     return Record(
-        state, flags, attempts, accepted_ms, expires_ms, priority << 64 | position, holder,
-        producer, number, row[start:body], row[body : body + size], row[body + size :],
+        state, flags & ~HAS_SPENT, attempts, accepted_ms, expires_ms, priority << 64 | position,
+        holder, producer, number, row[start:body], row[body : body + size], row[body + size :],
+        spent,
     )  # fmt: skip
 
 
@@ -302,17 +317,29 @@ def _decode_holder(held: bytes) -> tuple[bytes, int] | None:
     return node, endpoint
 
 
-def encode_exception(state: int, place: int, attempts: int) -> bytes:
-    return _EXCEPTION.pack(state, place >> 64, place & _LOW_64, min(attempts, ATTEMPTS_MAX))
+class ExceptionRow(NamedTuple):
+    """A ``d`` row: a log message that a receiver had moved or parked."""
+
+    state: int
+    place: int
+    attempts: int
+    spent: int
 
 
-def decode_exception(row: bytes) -> tuple[int, int, int]:
-    """State, place and attempts of an exception; ``internal`` if the row is not one."""
+def encode_exception(state: int, place: int, attempts: int, spent: int = 0) -> bytes:
+    row = _EXCEPTION.pack(state, place >> 64, place & _LOW_64, min(attempts, ATTEMPTS_MAX))
+    return row + _SPENT.pack(min(spent, ATTEMPTS_MAX)) if spent else row
+
+
+def decode_exception(row: bytes) -> ExceptionRow:
+    """An exception from its row; ``internal`` if the row is not one."""
+    begin, rest = row[: _EXCEPTION.size], row[_EXCEPTION.size :]
     try:
-        state, priority, position, attempts = _EXCEPTION.unpack(row)
+        state, priority, position, attempts = _EXCEPTION.unpack(begin)
+        (spent,) = _SPENT.unpack(rest) if rest else (0,)
     except struct.error as error:
         raise PeerError("internal", f"an exception row is damaged: {error}") from None
-    return state, priority << 64 | position, attempts
+    return ExceptionRow(state, priority << 64 | position, attempts, spent)
 
 
 def pack(*values: object) -> bytes:

@@ -293,8 +293,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a failed delivery is retried while attempts are left",
         "actors/retry.py",
-        "        if delivery.attempts >= settings.max_attempts or (\n",
-        "        if delivery.attempts > settings.max_attempts or (\n",
+        "        if delivery.tries >= settings.max_attempts or (",
+        "        if delivery.tries > settings.max_attempts or (",
         LADDER,
     ),
     Planted(
@@ -828,5 +828,19 @@ PLANTED: tuple[Planted, ...] = (
         "        if self.renewed_by(sequence):\n            record.flags |= RENEWED\n",
         "",
         TOPICS,
+    ),
+    Planted(
+        "attempts go on counting over a renewal",
+        "actors/retry.py",
+        "            delivery = Delivery(message, rank, parked.attempts)\n            delivery.spent = parked.attempts\n",
+        "            delivery = Delivery(message, rank)\n",
+        LADDER,
+    ),
+    Planted(
+        "the bounds of attempts count from a renewal",
+        "actors/delivery.py",
+        "        return self.attempts - self.spent\n",
+        "        return self.attempts\n",
+        LADDER,
     ),
 )

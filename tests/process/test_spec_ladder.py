@@ -403,6 +403,26 @@ async def test_a_durable_message_that_failed_is_parked_listed_read_and_renewed(
     assert await counts(node, topic, "parked", "held") == (0, 0)
 
 
+@pytest.mark.parametrize("wanted", [1, None], ids=["one", "every"])
+@with_a_client
+async def test_a_late_failure_of_before_a_renewal_ends_nothing(
+    node: Node, broker: Broker, topic: str, wanted: int | None
+) -> None:
+    inbox = await node.subscribe(topic, name="r")
+    receipt = await node.publish(topic, b"", expect="processed", max_receivers=wanted)
+    first = await inbox.receive(WAIT_S)
+    await first.failed("no", confirm=True)
+    await node.renew(topic, receipt.sequence)
+    again = await inbox.receive(WAIT_S)
+    assert again.attempt == 2
+    late = ([first.sequence], "late", "r", [first.attempt])
+    with Raw(broker.address) as raw:
+        assert raw.reply(Verb.REPORT, topic, 0, Status.FAILED, *late) == {}
+    assert await counts(node, topic, "parked", "sent") == (0, 1)
+    await again.processed(confirm=True)
+    assert await node.list_parked(topic) == []
+
+
 @with_a_client
 async def test_an_abandoned_message_is_gone_and_not_counted(node: Node, topic: str) -> None:
     inbox = await node.subscribe(topic, name="r")

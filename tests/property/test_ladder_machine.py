@@ -62,6 +62,7 @@ class Job:
     rank: int
     status: Status = WAITING
     attempts: int = 0
+    spent: int = 0  # of them, those before it was renewed last
     desk: Desk | None = None  # who has it, or had it last
     seat: int = -1
     started_ms: int = 0
@@ -74,6 +75,10 @@ class Job:
     @property
     def out(self) -> bool:
         return self.status in (SENT, RECEIVED)
+
+    @property
+    def tries(self) -> int:
+        return self.attempts - self.spent
 
     def __repr__(self) -> str:
         held = f" by {self.desk.name}" if self.desk is not None else ""
@@ -140,8 +145,8 @@ class Ladder:
         for job in sorted(waiting, key=lambda job: job.rank):
             if credit == 0 or (limit is not None and out >= limit):
                 break
-            if most is not None and job.attempts >= most:
-                self.fail_for_good(job, f"undelivered after {job.attempts} attempts")
+            if most is not None and job.tries >= most:
+                self.fail_for_good(job, f"undelivered after {job.tries} attempts")
                 continue
             credit -= 1
             out += job.expect is not SENT
@@ -187,22 +192,22 @@ class Ladder:
     def unreachable(self, job: Job) -> None:
         self.release(job)
         most = self.settings["max_deliveries"]
-        if most is not None and job.attempts >= most:
-            self.fail_for_good(job, f"undelivered after {job.attempts} attempts")
+        if most is not None and job.tries >= most:
+            self.fail_for_good(job, f"undelivered after {job.tries} attempts")
         else:
             self.wait_again(job)
 
     def fail(self, job: Job, reason: str) -> None:
         self.release(job)
-        most = self.settings["max_deliveries"] or job.attempts + 1
+        most = self.settings["max_deliveries"] or job.tries + 1
         backoff = self.settings["retry_backoff"]
-        if job.attempts >= min(self.settings["max_attempts"], most):
+        if job.tries >= min(self.settings["max_attempts"], most):
             self.fail_for_good(job, reason)
         elif backoff is None:
             self.wait_again(job)
         else:
             job.status = WAITING
-            job.due_ms = self.now_ms + backoff.pause_ms(job.attempts)
+            job.due_ms = self.now_ms + backoff.pause_ms(job.tries)
 
     def fail_for_good(self, job: Job, reason: str) -> None:
         if job.push or self.settings["dead_letter"]:
@@ -263,7 +268,7 @@ class Ladder:
 
     def renew(self, job: Job) -> None:
         self.parked.remove(job)
-        job.status, job.attempts, job.desk = WAITING, 0, None
+        job.status, job.spent, job.desk = WAITING, job.attempts, None
         job.rank = self.next()
 
     def abandon(self, job: Job) -> None:

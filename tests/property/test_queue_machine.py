@@ -44,6 +44,7 @@ class Item:
     due_ms: int | None
     state: str = "waiting"
     attempts: int = 0
+    spent: int = 0  # of them, those before it was renewed last
     resolved: bool = False
 
     @property
@@ -151,7 +152,7 @@ class Queue:
 
     def failed(self, item: Item) -> None:
         backoff = self.settings["retry_backoff"]
-        if item.attempts >= self.settings["max_attempts"]:
+        if item.attempts - item.spent >= self.settings["max_attempts"]:
             if item.kind == "push":
                 self.end(item, "failed")
                 return
@@ -163,7 +164,7 @@ class Queue:
             self.wait_again(item)
         else:
             self.leave(item, "paused")
-            item.due_ms = self.now_ms + backoff.pause_ms(item.attempts)
+            item.due_ms = self.now_ms + backoff.pause_ms(item.attempts - item.spent)
 
     def wait_again(self, item: Item) -> None:
         self.leave(item, "waiting")
@@ -174,7 +175,7 @@ class Queue:
     def renew(self, item: Item) -> None:
         self.parked.remove(item)
         self.leave(item, "waiting")
-        item.attempts, item.position = 0, self.next()
+        item.spent, item.position = item.attempts, self.next()
         if item.expires_ms is not None and item.expires_ms <= self.now_ms:
             item.expires_ms = None  # or renewing it would be in vain
 

@@ -90,6 +90,7 @@ class Pair:
 
     state: str = "owed"
     attempts: int = 0
+    spent: int = 0  # of them, those before it was renewed last
     fresh: bool = True  # its first attempt is still to come, in the order of acceptance
     counted: bool = True  # the attempts are known: not so after a seek
     desk: Desk | None = None  # who has it or had it last
@@ -101,6 +102,10 @@ class Pair:
     @property
     def waits(self) -> bool:
         return self.state in ("owed", "maybe")
+
+    @property
+    def tries(self) -> int:
+        return self.attempts - self.spent
 
 
 @dataclass(eq=False)
@@ -178,7 +183,7 @@ class Room:
             (letter, pair)
             for letter in self.letters.values()
             for pair in letter.all_pairs()
-            if pair.waits and most is not None and pair.attempts >= most
+            if pair.waits and most is not None and pair.tries >= most
         ]
 
     def is_owed(self, letter: Letter, desk: Desk, certainly: bool = True) -> bool:
@@ -282,7 +287,7 @@ class Room:
         self.release(pair)
         most = self.settings["max_deliveries"]
         assert pair.desk is not None
-        if most is not None and pair.attempts >= most:
+        if most is not None and pair.tries >= most:
             self.fail_for_good(letter, pair)
         elif letter.kind == "online" and not pair.desk.seats:
             self.lose_copy(letter, pair)
@@ -306,16 +311,16 @@ class Room:
 
     def failed(self, letter: Letter, pair: Pair) -> None:
         self.release(pair)
-        most = self.settings["max_deliveries"] or pair.attempts + 1
+        most = self.settings["max_deliveries"] or pair.tries + 1
         backoff = self.settings["retry_backoff"]
-        if pair.attempts >= min(most, self.settings["max_attempts"]):
+        if pair.tries >= min(most, self.settings["max_attempts"]):
             self.fail_for_good(letter, pair)
         elif backoff is None:
             pair.state = "owed"
             self.doubt(letter, pair)
         else:
             pair.state = "paused"
-            pair.due_ms = self.now_ms + backoff.pause_ms(pair.attempts)
+            pair.due_ms = self.now_ms + backoff.pause_ms(pair.tries)
 
     def fail_for_good(self, letter: Letter, pair: Pair) -> None:
         if letter.kind == "online":
@@ -354,7 +359,7 @@ class Room:
                 return NOT_YOURS
             if last in self.desks.values() and last is not desk:
                 return NOT_YOURS
-        elif pair.attempts == 0:
+        elif pair.tries == 0:
             # Of what passes with its connection it is not written down what was never sent.
             return NOT_YOURS if desk.durable else FINE | NOT_YOURS
         if status is not Status.PROCESSED:
@@ -459,7 +464,7 @@ class Room:
     # --- parked ---------------------------------------------------------------------------------
 
     def renew(self, letter: Letter, pair: Pair) -> None:
-        pair.state, pair.attempts, pair.fresh = "owed", 0, False
+        pair.state, pair.spent, pair.fresh = "owed", pair.attempts, False
         self.doubt(letter, pair)
         pair.desk = None
 

@@ -277,7 +277,7 @@ class Applying(Ledger):
             limited = message.header.max_receivers is not None
             if not (limited and fate.standing in (Standing.DONE, Standing.FAILED)):
                 fate.standing = Standing.OWED
-                fate.attempts = 0
+                fate.attempts = fate.spent = 0
                 fate.paused_until_ms = 0
                 fate.renewed = False
                 fate.moved = True
@@ -348,7 +348,7 @@ class Applying(Ledger):
         if message.kind.single:
             return self.late_single(message, receiver, status, now_ms)
         fate = message.fates.get(receiver)
-        if fate is None or fate.standing is not Standing.OWED or fate.attempts == 0:
+        if fate is None or fate.standing is not Standing.OWED or fate.tries == 0:
             return EITHER
         if status is not Status.PROCESSED or not self.has_place(message):
             return EITHER

@@ -85,8 +85,8 @@ class Checking(Applying):
         if attempt != fate.attempts + 1 and not self.is_count_unsure(message, receiver):
             raise self.fail(f"{what}: attempt {attempt} after {fate.attempts}")
         most = self.settings.max_deliveries
-        if most is not None and attempt > most:
-            raise self.fail(f"{what}: attempt {attempt} of {most}")
+        if most is not None and attempt - fate.spent > most:
+            raise self.fail(f"{what}: attempt {attempt - fate.spent} of {most}")
         if message.delayed_until_ms > now_ms:
             raise self.fail(f"{what}: before its time")
         if message.expires_ms <= now_ms and message.state is State.HELD:
@@ -126,7 +126,7 @@ class Checking(Applying):
         for other in self.live.values():
             if other is not message and other.sent_in_epoch == self.block_epoch:
                 fate = other.shared
-                tried = fate.standing is Standing.OWED and fate.attempts > 0
+                tried = fate.standing is Standing.OWED and fate.tries > 0
                 if other.kind.single and tried and not self.is_doomed(fate):
                     raise self.fail(f"{what}: {other.sequence} is to be tried again before")
 

@@ -126,7 +126,7 @@ class Ledger:
         message, receiver = out.message, out.receiver
         fate = message.fate(receiver)
         most = self.settings.max_deliveries
-        if most is not None and fate.attempts >= most:
+        if most is not None and fate.tries >= most:
             self.fail_for_good(message, receiver, "", now_ms)
         elif message.kind is Kind.ONLINE and not receiver.endpoints:
             self.end_copy(message, fate, Standing.FAILED, now_ms)
@@ -136,10 +136,10 @@ class Ledger:
         settings = self.settings
         fate = out.message.fate(out.receiver)
         most = settings.max_deliveries
-        if fate.attempts >= settings.max_attempts or (most is not None and fate.attempts >= most):
+        if fate.tries >= settings.max_attempts or (most is not None and fate.tries >= most):
             self.fail_for_good(out.message, out.receiver, reason, now_ms)
         elif settings.retry_backoff is not None:
-            fate.paused_until_ms = now_ms + settings.retry_backoff.pause_ms(fate.attempts)
+            fate.paused_until_ms = now_ms + settings.retry_backoff.pause_ms(fate.tries)
             fate.pause_may_end = False
 
     def fail_for_good(self, message: Message, receiver: Receiver, reason: str, now_ms: int) -> None:
@@ -356,7 +356,7 @@ class Ledger:
     def is_doomed(self, fate: Fate) -> bool:
         """Its last delivery was lost in a crash: it will fail for good when its turn comes."""
         most = self.settings.max_deliveries
-        return most is not None and fate.standing is Standing.OWED and fate.attempts >= most
+        return most is not None and fate.standing is Standing.OWED and fate.tries >= most
 
     def doomed(self) -> list[tuple[Message, Receiver | None, Fate]]:
         found: list[tuple[Message, Receiver | None, Fate]] = []
@@ -504,7 +504,7 @@ class Ledger:
         fate = message.fate(receiver)
         assert fate.standing is Standing.PARKED
         fate.standing = Standing.OWED
-        fate.attempts = 0
+        fate.spent = fate.attempts
         fate.renewed = True
         fate.record = ""
         fate.paused_until_ms = 0

@@ -126,12 +126,18 @@ class Fate:
 
     standing: Standing = Standing.OWED
     attempts: int = 0
+    spent: int = 0  # of them, those before it was renewed last
     holder: Receiver | None = None  # who had it last
     renewed: bool = False
     paused_until_ms: int = 0
     pause_may_end: bool = False  # a pause kept in memory, and the worker crashed since
     moved: bool = False  # a seek brought it back
     record: str = ""  # how it last ended with the receiver; a seek does not change that
+
+    @property
+    def tries(self) -> int:
+        """How often it went out since it was renewed."""
+        return self.attempts - self.spent
 
 
 @dataclass(eq=False)

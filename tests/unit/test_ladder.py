@@ -827,15 +827,77 @@ def test_a_renewed_message_waits_behind_those_that_wait(kind: Kind, restarts: bo
 
 
 @durable_kinds
-def test_a_renewed_message_has_its_attempts_counted_anew(kind: Kind) -> None:
-    broker = CoreBroker(max_attempts=2)
+@across_restarts
+@pytest.mark.parametrize(
+    "settings", [{"max_attempts": 2}, {"max_deliveries": 2, "max_attempts": 9}]
+)
+def test_attempts_go_on_over_a_renewal_and_their_bounds_count_from_it(
+    kind: Kind, restarts: bool, settings: dict[str, Any]
+) -> None:
+    broker = CoreBroker(**settings)
     broker.subscribe(name="worker")
     sequence = broker.publish(**kind)
-    for _ in range(2):
+    seen = []
+    for _ in range(3):
+        for _ in range(2):
+            seen += [delivered.attempt for delivered in broker.take()]
+            broker.failed(sequence)
+            if not broker.parked():
+                come_back(broker, restarts, name="worker")
+        assert [entry["attempts"] for entry in broker.parked()] == [len(seen)]
+        broker.renew(sequence)
+        come_back(broker, restarts, name="worker")
+    assert len(seen) >= 6 and seen == sorted(seen)
+
+
+@durable_kinds
+@across_restarts
+def test_a_repeated_failure_of_before_a_renewal_ends_nothing(kind: Kind, restarts: bool) -> None:
+    broker = CoreBroker(grace_ms=5_000)
+    broker.subscribe(name="worker")
+    sequence = broker.publish(**kind)
+    broker.failed(sequence, attempts=(1,))
+    broker.renew(sequence)
+    if restarts:
+        broker.restart()
+        broker.subscribe(name="worker", holding=((b"consumer",), (sequence,), (2,)))
+    assert broker.failed(sequence, attempts=(1,)) == {}
+    assert broker.parked() == []
+    assert [delivered.attempt for delivered in broker.take()][:2] == [1, 2]
+    broker.failed(sequence, attempts=(2,))
+    assert [entry["attempts"] for entry in broker.parked()] == [2]
+
+
+@durable_kinds
+def test_the_pause_before_a_retry_begins_anew_with_a_renewal(kind: Kind) -> None:
+    broker = CoreBroker(max_attempts=3, retry_backoff=Backoff(1_000, 9_000))
+    broker.subscribe(name="worker")
+    sequence = broker.publish(**kind)
+    for pause_ms in (1_000, 2_000):
         broker.failed(sequence)
+        broker.advance(pause_ms)
+    broker.failed(sequence)
     broker.renew(sequence)
     broker.failed(sequence)
-    assert [delivered.attempt for delivered in broker.take()] == [1, 2, 1, 2]
+    broker.take()
+    broker.advance(1_000)
+    assert [delivered.attempt for delivered in broker.take()] == [5]
+
+
+@durable_kinds
+@across_restarts
+def test_a_late_processed_of_before_a_renewal_ends_nothing(kind: Kind, restarts: bool) -> None:
+    broker = CoreBroker()
+    broker.subscribe(name="worker", credit=1)
+    sequence = broker.publish(**kind)
+    broker.failed(sequence)
+    broker.detach()
+    broker.renew(sequence)
+    if restarts:
+        broker.restart()
+    broker.subscribe(name="worker", credit=0)
+    assert broker.processed(sequence) == {sequence: "not_yours"}
+    assert broker.describe()["held"] == 1
 
 
 @durable_kinds

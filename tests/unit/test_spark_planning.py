@@ -31,6 +31,7 @@ from asterism.storage.keys import TopicKeys
 from asterism.storage.records import (
     DELAYED,
     DRAFT,
+    HAS_PRODUCER,
     NATURAL,
     ONLY_PARKED,
     PARKED,
@@ -276,3 +277,16 @@ def test_what_waits_or_is_out_is_held_and_so_is_what_is_renewed_of_a_message_tha
     keyed = [TopicKeys(1).log(sequence) for sequence in range(len(rows))]
     block = MessageBlock(keyed, rows, Headers())
     assert block.held.tolist() == list(states.values())
+
+
+def test_a_message_that_was_renewed_is_read_as_any_other() -> None:
+    asked: tuple[bytes | None, ...] = (None, bytes(16))
+    rows = [
+        encode_fields(PLACED, flags, 3, NOW_MS, 0, 0, 0, producer, 1, b"i" * 16, b"", b"p", spent)
+        for flags, producer in zip((0, HAS_PRODUCER), asked, strict=True)
+        for spent in (0, 2)
+    ]
+    keyed = [TopicKeys(1).pool(sequence) for sequence in range(len(rows))]
+    block = MessageBlock(keyed, rows, Headers())
+    assert block.ids().to_pylist() == [b"i" * 16] * len(rows)
+    assert block.payloads().to_pylist() == [b"p"] * len(rows)

@@ -271,6 +271,7 @@ def records(draw: st.DrawFn) -> Record:
         flags=draw(st.sampled_from([0, HAS_DUE, ONLY_PARKED, ONLY_PARKED | RENEWED]))
         | asked * HAS_PRODUCER,
         attempts=draw(U16),
+        spent=draw(st.sampled_from([0, 1, ATTEMPTS_MAX])),
         accepted_ms=draw(U64),
         expires_ms=draw(U64),
         rank=draw(RANKS),
@@ -343,13 +344,13 @@ def test_a_page_row_that_is_cut_short_is_internal(page: PageRecord, data: st.Dat
     assert refusal.value.code == "internal"
 
 
-@given(state=st.sampled_from([PLACED, PARKED, DELAYED]), rank=RANKS, attempts=U16)
-def test_an_exception_row_comes_back_as_it_went(state: int, rank: int, attempts: int) -> None:
-    assert tuple(decode_exception(encode_exception(state, rank, attempts))) == (
-        state,
-        rank,
-        attempts,
-    )
+@given(state=st.sampled_from([PLACED, PARKED, DELAYED]), rank=RANKS, attempts=U16, spent=U16)
+def test_an_exception_row_comes_back_as_it_went(
+    state: int, rank: int, attempts: int, spent: int
+) -> None:
+    row = encode_exception(state, rank, attempts, spent)
+    assert decode_exception(row) == (state, rank, attempts, spent)
+    assert len(row) == (17 if spent else 15), "what was never renewed is as in earlier versions"
 
 
 VALUES = st.recursive(
