@@ -360,11 +360,7 @@ class Dispatch(Retry):
         places = self.places_of(message)
         wanted = message.header.max_receivers
         assert wanted is not None
-        if receiver.number in places.done:  # it has had it, before it was moved back
-            self.leave_log(delivery, receiver)
-            self.release_receiver_key(delivery, receiver)
-            return False
-        if places.taken() >= wanted:
+        if not places.has_room_for(receiver.number, wanted):
             places.held_back[receiver.number] = delivery
             if places.parked:
                 # A place may never fall free: it does not hold up the others of its key.

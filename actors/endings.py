@@ -281,7 +281,7 @@ class Endings(TopicState):
         if wanted is None:
             return
         places = self.places_of(message)
-        places.out.discard(receiver.number)
+        places.leave(receiver.number)  # it may have had it before
         (places.parked if status is Status.FAILED else places.done).add(receiver.number)
         if len(places.done) >= wanted:
             self.end_log(message, OK, now_ms)
@@ -323,13 +323,19 @@ class Endings(TopicState):
                 numbers.append(number)
         return numbers
 
+    def has_failed(self, sequence: int, receiver: Receiver) -> bool:
+        """Did this log message fail for good with a receiver? Not if it was renewed since."""
+        row = self.rows.get(self.keys.fared(sequence, receiver.number))
+        return row is not None and decode_fared(row).status == _NAMES[Status.FAILED]
+
     def free_place(self, message: Message, receiver: Receiver) -> None:
         """A delivery with ``max_receivers`` came back, or was given up: others may have it."""
         if message.header.max_receivers is None:
             return
         places = self.places_of(message)
         places.out.discard(receiver.number)
-        places.parked.discard(receiver.number)
+        if receiver.number in places.parked and not self.has_failed(message.sequence, receiver):
+            places.parked.discard(receiver.number)
         held_back, places.held_back = places.held_back, {}
         for number, delivery in held_back.items():
             other = self.receivers.by_number.get(number)

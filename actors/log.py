@@ -7,8 +7,8 @@ failed or had moved has a ``d`` row (and a ``w`` row where it waits again).
 
 I1 Every log message of rank below a receiver's ``horizon`` that it is owed is in ``known``.
 I2 A log message before the floor is done, or has a ``d`` row, or is not for this receiver.
-I3 A message with ``max_receivers`` has at most that many deliveries out, done or parked; others
-   who want it have it in ``held_back``, so that it goes on to them when a place falls free.
+I3 A message with ``max_receivers`` is out with, done or parked by at most that many receivers;
+   others who want it have it in ``held_back``, so that it goes on to them when a place falls free.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from asterism import limits
 from asterism.actors.delivery import LOG_KIND, Delivery, Message
 from asterism.actors.pool import message_of
 from asterism.actors.receivers import Receiver, Receivers
-from asterism.message import Header
+from asterism.message import Header, Status
 from asterism.rows import Rows
 from asterism.storage.keys import COMMON, NONE_RANK, RANK_END, TopicKeys, number_at_end
 from asterism.storage.records import (
@@ -29,10 +29,12 @@ from asterism.storage.records import (
     ExceptionRow,
     Record,
     decode_exception,
+    decode_fared,
     decode_record,
 )
 
 _POSITION = (1 << 64) - 1
+RENEWED_STATUS = Status.WAITING.name.lower()  # how one fared that is renewed and not done
 # Rank, sequence, what waits (None: passed over), the row of one that this receiver had moved.
 _Step = tuple[int, int, Record | None, ExceptionRow | None]
 
@@ -48,8 +50,14 @@ class Places:
         self.parked: set[int] = set()
         self.held_back: dict[int, Delivery] = {}
 
-    def taken(self) -> int:
-        return len(self.out) + len(self.done) + len(self.parked)
+    def leave(self, receiver: int) -> None:
+        for taken in (self.out, self.done, self.parked):
+            taken.discard(receiver)
+
+    def has_room_for(self, receiver: int, wanted: int) -> bool:
+        """May this receiver have it? One that had it and was moved back has its place still."""
+        taken = self.out | self.done | self.parked
+        return receiver in taken or len(taken) < wanted
 
 
 class Log:
@@ -189,7 +197,10 @@ class Log:
 
     def _is_withdrawn(self, row: bytes, number: int, sequence: int) -> bool:
         """Is it there for those alone who have it parked or renewed, and this one has neither?"""
-        return row[0] == PARKED and self._rows.get(self._keys.fared(sequence, number)) is None
+        if row[0] != PARKED:
+            return False
+        fared = self._rows.get(self._keys.fared(sequence, number))
+        return fared is None or decode_fared(fared).status != RENEWED_STATUS
 
     def _common_rows(self, receiver: Receiver, start: int) -> Iterator[_Step]:
         """Messages with a priority."""

@@ -423,11 +423,11 @@ class Retry(Endings):
     def withdraw_unparked(self, message: Message) -> None:
         assert message.copies is not None
         places = self.places.get(message.sequence)
+        renewed = self.renewed_by(message.sequence)
         for delivery in list(message.copies.values()):
             receiver = delivery.receiver
             assert receiver is not None
-            renewed = self.rows.get(self.keys.fared(message.sequence, receiver.number)) is not None
-            if not (renewed and delivery.placed):
+            if receiver.number not in renewed:
                 if delivery.page is not None:
                     self.release(delivery)
                 if places is not None:  # its place is for those who have it renewed

@@ -397,8 +397,10 @@ class Subscribing(Publishing):
         forgotten = []
         for key, value in list(self.rows.scan(*self.keys.exceptions(number))):
             if decode_exception(value).state != PARKED:
-                self.rows.delete(key)
                 forgotten.append(number_at_end(key))
+                if number in self.renewed_by(forgotten[-1]):
+                    self.rows.delete(self.keys.fared(forgotten[-1], number))
+                self.rows.delete(key)
         self.end_kept_for_nobody(forgotten, now_ms)
 
     # --- credit and pulls -------------------------------------------------------------------
@@ -529,15 +531,16 @@ class Subscribing(Publishing):
         if not delivery.tries:
             return "not_yours"
         if status is Status.PROCESSED:
-            if not self.has_place(delivery.message):
+            assert delivery.receiver is not None
+            if not self.has_place(delivery.message, delivery.receiver):
                 return "not_yours"
             self.done(delivery, status, now_ms)
         return None
 
-    def has_place(self, message: Message) -> bool:
-        """May one more receiver be done with this message?"""
+    def has_place(self, message: Message, receiver: Receiver) -> bool:
+        """May this receiver be done with this message?"""
         wanted = message.header.max_receivers
-        return wanted is None or self.places_of(message).taken() < wanted
+        return wanted is None or self.places_of(message).has_room_for(receiver.number, wanted)
 
     def late_pool_report(
         self, receiver: Receiver, sequence: int, status: Status, now_ms: int
@@ -589,7 +592,7 @@ class Subscribing(Publishing):
             return "not_yours"  # renewed or delayed, and not sent since
         if status is not Status.PROCESSED:
             return None
-        if not self.has_place(message):
+        if not self.has_place(message, receiver):
             return "not_yours"
         delivery = Delivery(message, rank or NONE_RANK | sequence, max(attempts, counted))
         delivery.placed = exception is not None

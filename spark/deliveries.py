@@ -37,6 +37,7 @@ from asterism.storage.records import (
     ExceptionRow,
     ParkedRow,
     decode_exception,
+    decode_fared,
     decode_parked,
 )
 
@@ -234,7 +235,8 @@ class _Reading:
 
     def _is_renewed(self, number: int, sequence: int) -> bool:
         """Of a message that is there for parked deliveries alone: was this one of them?"""
-        return self._rows.get(self._keys.fared(sequence, number)) is not None
+        fared = self._rows.get(self._keys.fared(sequence, number))
+        return fared is not None and decode_fared(fared).status == "waiting"
 
     def _owed(self, receiver: _Receiver, sequence: int, accepted_ms: int, tried: int) -> _Row:
         flight = self._flights.log.get((receiver.number, sequence))

@@ -320,9 +320,9 @@ PLANTED: tuple[Planted, ...] = (
     ),
     Planted(
         "a message with max_receivers has no more deliveries than that",
-        "actors/dispatch.py",
-        "        if places.taken() >= wanted:\n",
-        "        if places.taken() > wanted:\n",
+        "actors/log.py",
+        "receiver in taken or len(taken) < wanted\n",
+        "receiver in taken or len(taken) <= wanted\n",
         f"{MESSAGES} {RECEIVERS}",
     ),
     Planted(
@@ -842,5 +842,12 @@ PLANTED: tuple[Planted, ...] = (
         "        return self.attempts - self.spent\n",
         "        return self.attempts\n",
         LADDER,
+    ),
+    Planted(
+        "who has done a message and is moved back gets it again",
+        "actors/log.py",
+        "        return receiver in taken or len(taken) < wanted\n",
+        "        return len(taken) < wanted and receiver not in taken\n",
+        RECEIVERS,
     ),
 )

@@ -357,6 +357,21 @@ async def test_a_receiver_may_be_moved_back_to_a_message(
 
 
 @with_a_client
+async def test_a_receiver_may_be_moved_back_to_a_message_for_several_receivers(
+    node: Node, topic: str
+) -> None:
+    inboxes = {name: await node.subscribe(topic, name=name) for name in ("a", "b")}
+    receipt = await node.publish(topic, b"1", expect="processed", max_receivers=2)
+    assert await take(inboxes["a"], 1) == [b"1"]
+    await node.seek(topic, "a", sequence=0)
+    assert await take(inboxes["a"], 1) == [b"1"]
+    assert await counts(node, topic, "held") == (1,), "it is done by one of two, be it twice"
+    assert await take(inboxes["b"], 1) == [b"1"]
+    outcome = await receipt.resolved(WAIT_S)
+    assert outcome == ("ok", {"a": "processed", "b": "processed"})
+
+
+@with_a_client
 async def test_a_receiver_may_be_moved_back_to_a_time(node: Node, topic: str) -> None:
     inbox, _ = await ten_done(node, topic)
 

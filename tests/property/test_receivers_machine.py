@@ -128,12 +128,11 @@ class Letter:
     def all_pairs(self) -> list[Pair]:
         return list(self.pairs.values()) if self.single is None else [self.single]
 
-    def taken(self, paused: bool = False) -> int:
+    def has_room(self, desk: Desk, paused: bool = False) -> bool:
+        """May this one have it? Whoever had it and was moved back has its place still."""
         states = ("out", "parked", "paused") if paused else ("out", "parked")
-        return len(self.done_by) + sum(pair.state in states for pair in self.pairs.values())
-
-    def has_room(self, paused: bool = False) -> bool:
-        return self.most is None or self.taken(paused) < self.most
+        taken = self.done_by | {of for of, pair in self.pairs.items() if pair.state in states}
+        return self.most is None or desk in taken or len(taken) < self.most
 
     def __repr__(self) -> str:
         states = {desk.name: pair.state for desk, pair in self.pairs.items()}
@@ -193,7 +192,7 @@ class Room:
             return False
         if letter.single is not None:
             return desk.wants(letter.subject)
-        return letter.has_room(certainly) and (pair.state == "owed" or not certainly)
+        return letter.has_room(desk, certainly) and (pair.state == "owed" or not certainly)
 
     def overdue(self) -> list[tuple[str, Letter]]:
         """Who waits with credit for what could go."""
@@ -330,6 +329,8 @@ class Room:
             self.end(letter, "failed")
         else:
             pair.state = "parked"
+            if pair.desk is not None and letter.most is not None:
+                letter.done_by.discard(pair.desk)  # it had done it, and was moved back
             if letter.kind == "pool":
                 self.resolve(letter, "failed")
             self.end_if_over(letter)
@@ -364,7 +365,7 @@ class Room:
             return NOT_YOURS if desk.durable else FINE | NOT_YOURS
         if status is not Status.PROCESSED:
             return FINE
-        if not letter.has_room():
+        if not letter.has_room(desk):
             return NOT_YOURS
         pair.state = "owed"  # done after all, though it had come back
         self.done(letter, pair, desk)
@@ -439,7 +440,7 @@ class Room:
             if pair is not None:
                 self.release(pair)
                 del letter.pairs[desk]
-            if letter.sequence < target or (letter.most is not None and desk in letter.done_by):
+            if letter.sequence < target:
                 continue
             self.owe(letter, desk, fresh=False)
             if desk in letter.pairs:

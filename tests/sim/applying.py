@@ -274,13 +274,13 @@ class Applying(Ledger):
                 fate.standing = Standing.OVER
                 self.end_if_kept_for_nothing(message, now_ms)
                 continue
-            limited = message.header.max_receivers is not None
-            if not (limited and fate.standing in (Standing.DONE, Standing.FAILED)):
-                fate.standing = Standing.OWED
-                fate.attempts = fate.spent = 0
-                fate.paused_until_ms = 0
-                fate.renewed = False
-                fate.moved = True
+            if message.header.max_receivers is not None:
+                fate.has_place |= fate.standing in (Standing.DONE, Standing.FAILED)
+            fate.standing = Standing.OWED
+            fate.attempts = fate.spent = 0
+            fate.paused_until_ms = 0
+            fate.renewed = False
+            fate.moved = True
         receiver.forget_order()
 
     # --- reports ----------------------------------------------------------------------------
@@ -350,7 +350,7 @@ class Applying(Ledger):
         fate = message.fates.get(receiver)
         if fate is None or fate.standing is not Standing.OWED or fate.tries == 0:
             return EITHER
-        if status is not Status.PROCESSED or not self.has_place(message):
+        if status is not Status.PROCESSED or not self.has_place(message, receiver):
             return EITHER
         always = all(receiver.wanted_since(message.stamp, message.header.subjects))
         # Whether it still counts where interests have changed since is the broker's to say.
@@ -360,11 +360,14 @@ class Applying(Ledger):
         self.done(message, receiver, now_ms)
         return None
 
-    def has_place(self, message: Message) -> bool:
-        """Whether one more receiver may have a log message."""
+    def has_place(self, message: Message, receiver: Receiver) -> bool:
+        """Whether this receiver may have a log message."""
         wanted = message.header.max_receivers
+        if wanted is None:
+            return True
         standings = (Standing.OUT, Standing.DONE, Standing.PARKED, Standing.FAILED)
-        return wanted is None or message.count(*standings) < wanted
+        taken = [r for r, f in message.fates.items() if f.has_place or f.standing in standings]
+        return receiver in taken or len(taken) < wanted
 
     def late_single(
         self, message: Message, receiver: Receiver, status: Status, now_ms: int

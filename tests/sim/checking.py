@@ -94,7 +94,7 @@ class Checking(Applying):
         if fate.paused_until_ms > now_ms and not fate.pause_may_end:
             raise self.fail(f"{what}: before its pause is over")
         if message.kind is Kind.LOG:
-            self.check_place(message, what)
+            self.check_place(message, receiver, what)
         self.check_limits(message, what)
         self.check_key(message, receiver, what)
 
@@ -103,8 +103,8 @@ class Checking(Applying):
         wanted = receiver.wanted_since(message.stamp, message.header.subjects)
         return message.kind is Kind.LOG and not all(wanted)
 
-    def check_place(self, message: Message, what: str) -> None:
-        if not self.has_place(message):
+    def check_place(self, message: Message, receiver: Receiver, what: str) -> None:
+        if not self.has_place(message, receiver):
             raise self.fail(f"{what}: as many receivers as it wants have it, or had it")
 
     def check_limits(self, message: Message, what: str) -> None:
@@ -160,7 +160,7 @@ class Checking(Applying):
             fate.standing is Standing.OWED
             and fate.attempts > 0
             and not self.is_doomed(fate)
-            and (other.kind is not Kind.LOG or self.has_place(other))
+            and (other.kind is not Kind.LOG or self.has_place(other, receiver))
             and other.state is State.HELD
             and other.order < message.order
             and other.header.priority == message.header.priority
@@ -377,5 +377,5 @@ class Checking(Applying):
         return (
             message.sequence >= receiver.moved_to
             and all(receiver.wanted_since(max(message.stamp, receiver.born), subjects))
-            and self.has_place(message)
+            and self.has_place(message, receiver)
         )

@@ -199,15 +199,15 @@ class Ledger:
     def finish(self, message: Message, fate: Fate, standing: Standing, now_ms: int) -> None:
         """A receiver's delivery of a log message is final, or parked."""
         fate.standing = standing
-        fate.renewed = False
+        fate.renewed = fate.has_place = False
         fate.record = OK if standing is Standing.DONE else FAILED
         wanted = message.header.max_receivers
         if wanted is not None:
-            done = message.count(Standing.DONE)
+            done = message.count_ended(OK, Standing.DONE)
             if done >= wanted:
                 self.end(message, OK, now_ms)
                 return
-            bad = message.count(Standing.PARKED, Standing.FAILED)
+            bad = message.count_ended(FAILED, Standing.PARKED, Standing.FAILED)
             if done + bad >= wanted and not self.is_kept_for(message):
                 self.end(message, FAILED, now_ms)  # nothing is left that could be renewed
                 return

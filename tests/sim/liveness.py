@@ -35,6 +35,6 @@ def is_stuck(topic: Checking, message: Message, receiver: Receiver) -> bool:
     if message.state is State.KEPT:
         wanted = receiver.wanted_since(message.stamp, message.header.subjects)
         # One that was renewed may have to wait for a place, as those before its time was over.
-        has_place = message.kind.single or topic.has_place(message)
+        has_place = message.kind.single or topic.has_place(message, receiver)
         return fate is not None and all(wanted) and has_place
     return topic.is_owed(message, receiver)

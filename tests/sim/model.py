@@ -132,6 +132,7 @@ class Fate:
     paused_until_ms: int = 0
     pause_may_end: bool = False  # a pause kept in memory, and the worker crashed since
     moved: bool = False  # a seek brought it back
+    has_place: bool = False  # one of ``max_receivers``, by how it had ended before that
     record: str = ""  # how it last ended with the receiver; a seek does not change that
 
     @property
@@ -176,6 +177,13 @@ class Message:
 
     def count(self, *standings: Standing) -> int:
         return sum(fate.standing in standings for fate in self.fates.values())
+
+    def count_ended(self, record: str, *standings: Standing) -> int:
+        """How many have it on these standings, or had when they were moved back."""
+        return sum(
+            fate.standing in standings or (fate.has_place and fate.record == record)
+            for fate in self.fates.values()
+        )
 
 
 @dataclass(eq=False)

@@ -16,7 +16,7 @@ from asterism import commands as ask
 from asterism.rows import Rows
 from asterism.settings import DAY_MS
 from tests.support.core import CoreBroker
-from tests.support.kinds import code_of
+from tests.support.kinds import across_restarts, code_of, come_back
 
 PUSH: dict[str, Any] = {"mode": "push"}
 ONLINE: dict[str, Any] = {"mode": "online"}
@@ -1257,10 +1257,77 @@ def test_a_receiver_that_is_done_does_not_get_it_again(rows: Rows) -> None:
     broker.restart()
     broker.take(b"a")
     broker.subscribe(b"a", name="a")
-    broker.seek("a", sequence=0)
     assert broker.taken(b"a") == []
     broker.subscribe(b"b", name="b")
     assert broker.taken(b"b") == [b"1"]
+
+
+@across_restarts
+def test_a_receiver_that_is_done_and_moved_back_gets_it_again_in_its_own_place(
+    restarts: bool,
+) -> None:
+    broker = CoreBroker()
+    for name in (b"a", b"b"):
+        broker.subscribe(name, name=name.decode())
+    sequence = broker.publish(b"1", max_receivers=3, receipt=True)
+    broker.processed(sequence, node=b"a")
+    broker.take(b"a")
+    come_back(broker, restarts, node=b"a", name="a")
+    broker.seek("a", sequence=0)
+    assert broker.taken(b"a") == [b"1"]
+    broker.detach(b"a")  # it comes back, and its place is still its own
+    if restarts:
+        broker.restart()
+        broker.subscribe(b"b", name="b")
+    broker.subscribe(b"c", name="c")
+    broker.subscribe(b"d", name="d")
+    assert broker.taken(b"c") == [b"1"]
+    assert broker.taken(b"d") == [], "a has done it, b and c have it: these are three"
+    broker.subscribe(b"a", name="a")
+    assert broker.taken(b"a") == [b"1"]
+    assert broker.processed(sequence, node=b"a") == {}
+    assert broker.describe()["held"] == 1, "that it did it again does not count again"
+    broker.processed(sequence, node=b"b")
+    broker.processed(sequence, node=b"c")
+    assert broker.receipts[1].verdict == "ok"
+    assert broker.describe()["held"] == 0
+
+
+def test_what_fails_after_its_receiver_was_moved_back_is_parked_in_its_place() -> None:
+    broker = CoreBroker()
+    for name in (b"a", b"b", b"c"):
+        broker.subscribe(name, name=name.decode())
+    sequence = broker.publish(b"1", max_receivers=2)
+    first, second = (name for name in (b"a", b"b", b"c") if broker.taken(name))
+    (third,) = {b"a", b"b", b"c"} - {first, second}
+    broker.processed(sequence, node=first)
+    broker.seek(first.decode(), sequence=0)
+    assert broker.taken(first) == [b"1"]
+    broker.failed(sequence, node=first)
+    assert [entry["receiver"] for entry in broker.parked()] == [first.decode()]
+    broker.processed(sequence, node=second)
+    assert broker.taken(third) == []
+    assert broker.describe()["held"] == 1, "one is done, and one is parked"
+    broker.detach(third)
+    broker.renew(sequence)
+    broker.processed(sequence, node=first)
+    assert broker.describe()["held"] == 0
+
+
+def test_what_was_moved_back_and_not_renewed_is_over_with_its_message() -> None:
+    broker = CoreBroker()
+    for name in (b"a", b"b"):
+        broker.subscribe(name, name=name.decode())
+    sequence = broker.publish(b"1", max_receivers=3, expires_ms=broker.now_ms + 1_000)
+    broker.failed(sequence, node=b"b")
+    broker.processed(sequence, node=b"a")
+    broker.seek("a", sequence=0)
+    broker.detach(b"a")
+    broker.advance(1_000)
+    broker.take(b"a")
+    broker.subscribe(b"a", name="a")
+    assert broker.taken(b"a") == []
+    assert broker.describe()["held"] == 0
 
 
 def test_a_large_backlog_with_max_receivers_reaches_two_of_three(rows: Rows) -> None:
