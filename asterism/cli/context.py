@@ -40,7 +40,15 @@ def address(options: argparse.Namespace) -> str:
     except ValueError as error:
         raise output.CommandError(str(error), output.WRONG_USE) from None
     config = configuration(options)
-    return address_of(data_folder(config), config)
+    folder = data_folder(config)
+    if options.data is not None and said_address(folder) is None:
+        # Another broker may listen at the configured address, with other data.
+        raise output.CommandError(
+            f"no broker runs with the data folder {folder}: start one with "
+            f"`asterism up --data {options.data}`, or name one that runs",
+            output.UNREACHABLE,
+        )
+    return address_of(folder, config)
 
 
 def address_of(data_dir: Path, config: Config) -> str:

@@ -36,6 +36,13 @@ _T = TypeVar("_T")
 Headers = Mapping[bytes, bytes]
 
 
+def check_once(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Refuses a request that names its host or its origin twice: others may take the other one."""
+    named = [name for name, _ in headers if name in (b"host", b"origin")]
+    if len(named) != len(set(named)):
+        raise RefusedError(403, "a request has one Host and one Origin at most")
+
+
 class Origins:
     """Whose requests are taken."""
 

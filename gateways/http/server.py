@@ -20,7 +20,7 @@ from asterism.errors import PeerError
 from asterism.gateways.http.admin import Admin
 from asterism.gateways.http.connections import LOOK_S, Connections, Patience
 from asterism.gateways.http.metrics import Metrics
-from asterism.gateways.http.origins import Origins, hosts_of, origins_of
+from asterism.gateways.http.origins import Origins, check_once, hosts_of, origins_of
 from asterism.gateways.http.processes import Processes
 from asterism.gateways.http.protocol import (
     RETRY_AFTER_S,
@@ -137,6 +137,7 @@ class Application:
         is_core = scope["raw_path"].startswith(b"/v1/")
         try:
             self._origins.check_host(request.headers)
+            check_once(scope["headers"])
             if scope["type"] == "websocket":
                 await self._talk(request, scope, receive, send)
                 return

@@ -118,6 +118,17 @@ def test_status_shows_doors_and_the_processes_of_dedicated_topics(line: Line, ow
     assert "http" not in json.loads(elsewhere)["processes"]
 
 
+def test_a_data_folder_without_a_broker_does_not_stand_for_another_broker(
+    line: Line, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASTERISM_LISTEN", broker.address)  # as if it listened at the default
+    line.run("pub", "precious", "x")
+    for words in (("topic", "delete", "precious", "--yes"), ("pub", "t", "x"), ("status",)):
+        line.run(*words, "--data", tmp_path, code=3, connected=False)
+        assert "no broker runs with the data folder" in line.error
+    assert line.json("topic", "show", "precious")["held"] == 1
+
+
 def test_a_broker_that_does_not_answer_in_time_is_no_broker_that_is_missing(
     line: Line, own: Broker
 ) -> None:

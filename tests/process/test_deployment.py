@@ -57,7 +57,7 @@ def environ(**variables: str) -> dict[str, str]:
 @contextmanager
 def up(folder: Path, *arguments: str, **variables: str) -> Iterator["subprocess.Popen[str]"]:
     """A broker in the foreground, that is ended at the end if it has not been before."""
-    with up_after((), folder, *arguments) as process:
+    with up_after((), folder, *arguments, **variables) as process:
         try:
             yield process
         finally:
@@ -66,7 +66,7 @@ def up(folder: Path, *arguments: str, **variables: str) -> Iterator["subprocess.
 
 
 def up_after(
-    before: Sequence[str], folder: Path, *arguments: str
+    before: Sequence[str], folder: Path, *arguments: str, **variables: str
 ) -> "AbstractContextManager[subprocess.Popen[str]]":
     """A broker in the foreground, with words before it such as ``nohup``."""
     process = subprocess.Popen(

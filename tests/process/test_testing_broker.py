@@ -18,8 +18,8 @@ import pytest
 import asterism
 from asterism.config import ConfigError
 from asterism.testing import Broker, StartError
-from tests.tidy.test_docs import ALL_SNIPPETS
 from tests.support.children import bounded
+from tests.tidy.test_docs import ALL_SNIPPETS
 from tests.tidy.tree import ROOT
 
 pytestmark = pytest.mark.process

@@ -7,6 +7,7 @@ a hostile page would: fetch, images, forms, frames, windows, WebSockets, redirec
 import contextlib
 import http.server
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -261,6 +262,21 @@ def test_a_name_that_is_not_the_doors_is_refused(http: httpx.Client, host: str) 
 )
 def test_every_name_of_this_machine_is_the_doors(http: httpx.Client, host: str) -> None:
     assert http.get("/mq", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "Host: evil.example\r\nHost: localhost\r\n",
+        "Host: localhost\r\nOrigin: http://evil.example\r\nOrigin: http://localhost\r\n",
+    ],
+)
+def test_a_host_or_an_origin_that_is_named_twice_is_refused(told: Broker, named: str) -> None:
+    """A proxy in front of the door may go by the other one."""
+    url = urlsplit(told.http_url)
+    with socket.create_connection((url.hostname or "", url.port or 0), 10) as one:
+        one.sendall(f"GET /health HTTP/1.1\r\n{named}Connection: close\r\n\r\n".encode())
+        assert one.recv(100).startswith(b"HTTP/1.1 403 ")
 
 
 def test_a_name_that_was_given_to_the_door_is_its_own(told: Broker) -> None:

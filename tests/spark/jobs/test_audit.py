@@ -161,11 +161,13 @@ def test_what_does_not_wait_by_its_sequence_is_no_misfit(
         for topic, own in settings.items():
             node.create_topic(topic, history="full", **own)
             node.create_receiver(topic, "reader")
-            most = {"max_receivers": 1} if topic == "dropped-pool" else {}
+            most = 1 if topic == "dropped-pool" else None
             for number in range(5):
                 # One that has a key pauses in its place.
-                key = {"ordering_key": "key"} if topic == "paused" and number == 1 else {}
-                node.publish(topic, b"%d" % number, expect="processed", **most, **key)
+                key = "key" if topic == "paused" and number == 1 else None
+                node.publish(
+                    topic, b"%d" % number, expect="processed", max_receivers=most, ordering_key=key
+                )
         with asterism.connect_blocking(broker.address) as consumer:
             held = {topic: hold(consumer, topic, 4) for topic in settings}
             for taken in held.values():
