@@ -50,6 +50,8 @@ from asterism.files_host import (
 )
 
 _ARENA_MAX = -8  # of mallopt: how many heaps there may be
+_MMAP_THRESHOLD = -3  # of mallopt: from which size on a block is not of a heap
+LARGE_BLOCK_BYTES = 256 << 10
 SOCKET_PATH_MAX = 100  # bytes; the system allows 107
 SOCKET_NAME_MAX = 16  # bytes of them: "/interests.sock"
 STORES_FILE = "stores.json"
@@ -191,11 +193,24 @@ class Clock:
 def share_heaps() -> None:
     """Has threads share two heaps. By itself glibc gives each its own, and RocksDB's keep there for
     good what they have freed."""
+    _tune_malloc(_ARENA_MAX, 2)
+
+
+def return_large_blocks() -> None:
+    """Has large blocks of memory go back to the system when they are freed.
+
+    By itself, glibc takes ever larger ones from its heap once some have been freed. Where payloads
+    of a megabyte come and go among small objects, that heap grew to six times what was in use.
+    """
+    _tune_malloc(_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+
+
+def _tune_malloc(option: int, value: int) -> None:
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library
         return
-    mallopt(_ARENA_MAX, 2)
+    mallopt(option, value)
 
 
 def settle_memory() -> None:

@@ -52,6 +52,7 @@ from asterism.process_host import (
     fields_of,
     is_ours,
     read_run_file,
+    return_large_blocks,
     run_folder,
     say_ready,
     socket_address,
@@ -550,6 +551,7 @@ async def _address(config: Config) -> str:
 
 def run(config: Config, name: str) -> None:
     """Runs the door until it is told to stop; it has a file of this name in the run folder."""
+    return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(config, os.environ, name))
     log.info("has stopped")

@@ -292,11 +292,12 @@ def test_what_a_command_is_told_of_its_broker_wins_over_the_environment(
     for line, address in (
         ("status --address tcp://127.0.0.1:7702", "tcp://127.0.0.1:7702"),
         ("status --config asterism.toml", "tcp://127.0.0.1:7703"),
-        ("status --data elsewhere", "tcp://127.0.0.1:7700"),
         ("status", "tcp://127.0.0.1:7701"),
     ):
         monkeypatch.setenv("ASTERISM_ADDRESS", "tcp://127.0.0.1:7701")
         assert context.address(parser().parse_args(line.split())) == address
+    with pytest.raises(output.CommandError, match="no broker runs with the data folder"):
+        context.address(parser().parse_args(["status", "--data", "elsewhere"]))
     monkeypatch.setenv("ASTERISM_ADDRESS", "")
     assert context.address(parser().parse_args(["status"])) == "tcp://127.0.0.1:7700"
 
