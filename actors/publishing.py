@@ -435,12 +435,15 @@ class Publishing(Passing):
         if waiting:
             self.drop(min(waiting), now_ms)
         else:
-            out = [
-                page_held
+            held = [
+                delivery
                 for receiver in self.receivers.by_number.values()
-                for page_held, delivery in receiver.held.items()
-                if is_held(delivery.message.flags)
+                for delivery in receiver.held.values()
             ]
+            # A receiver that is gone may come back for what is kept for it.
+            for node in self.pages.absent_nodes():
+                held += self.pages.absent_of(node)
+            out = [each.sequence for each in held if is_held(each.message.flags)]
             assert out, "a topic that holds messages has one that waits or is out"
             self.drop(min(out), now_ms)
 

@@ -13,6 +13,7 @@ import pytest
 from asterism import commands as ask
 from asterism.actors.shard import Shard
 from asterism.errors import PeerError
+from asterism.settings import DropOld
 from asterism.storage.keys import STORE_TOPIC, TopicKeys
 from asterism.storage.memory import MemoryRows
 from asterism.storage.records import decode_page, encode_page
@@ -522,3 +523,20 @@ def test_a_holding_that_is_none_is_refused(holding: Any) -> None:
     with pytest.raises(PeerError) as caught:
         ask.Subscribe(A, 1, 1, ("**",), holding=holding)
     assert caught.value.code in ("bad_request", "too_large")
+
+
+@each_way
+def test_what_is_kept_for_a_receiver_that_lived_with_its_connection_can_be_dropped(
+    away: Away,
+) -> None:
+    """Where a full topic drops its oldest, and nothing else is held."""
+    broker = CoreBroker(grace_ms=GRACE_MS, overflow=DropOld(1))
+    broker.subscribe(A)
+    broker.publish(b"old", max_receivers=1, expect="processed")
+    assert broker.taken(A) == [b"old"]
+    away(broker)
+    broker.publish(b"new", max_receivers=1, expect="processed")
+    crew(broker, B)
+    assert broker.taken(B) == [b"new"]
+    broker.advance(GRACE_MS)
+    assert broker.taken(B) == []
