@@ -51,6 +51,7 @@ LARGER_BYTES_MAX: Final = 192 << 20  # leave a part to others
 MESSAGES_MAX: Final = 128  # that a client has sent and the front-end has not taken
 COMMAND_COST: Final = 10  # of a PING of ZMTP, which the ROUTER answers
 BURST_MS: Final = 1_000  # what a client may send in so long it may send at once,
+DEBT_MS_MAX: Final = 1_000  # for so long it is held up at a time, at most
 FIRST_BURST_MS: Final = 100  # and in so long when it has just connected: a new one costs nothing
 SLOW_MS: Final = 500  # for so long a grant may go unused while others wait,
 SLOW_BYTES_MS: Final = 1_000  # and so many bytes have to come in each millisecond after that

@@ -49,7 +49,13 @@ from asterism.router.frontend import (
     closed,
     refusal,
 )
-from asterism.router.gate_host import DESCRIPTORS_EACH, DESCRIPTORS_SPARE, Connection, Gate
+from asterism.router.gate_host import (
+    DEBT_MS_MAX,
+    DESCRIPTORS_EACH,
+    DESCRIPTORS_SPARE,
+    Connection,
+    Gate,
+)
 from asterism.router.pipes import Pipe
 from asterism.router.placement import store_of, worker_of
 from asterism.wire import Part, Verb
@@ -136,7 +142,7 @@ class FrontEnd:
             fields = fields_of(max_connections=config.max_connections, takes=room)
             log.warning("the system allows fewer connections than max_connections %s", fields)
         most = max(min(config.max_connections, room), 1)
-        pace = config.max_requests, config.heartbeat_ms
+        pace = config.max_requests, min(config.heartbeat_ms, DEBT_MS_MAX)
         return Gate(addresses, router, most, config.hello_timeout_ms, *pace)
 
     def _router(self, address: str, peer_pid: int | None = None) -> "zmq.Socket[bytes]":

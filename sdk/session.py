@@ -44,6 +44,7 @@ from asterism.sdk.events import (
 from asterism.sdk.producing import (
     GAPS_MAX,
     MESSAGE_BYTES,
+    RETRY_MS_MIN,
     Batch,
     Identity,
     Incoming,
@@ -162,6 +163,7 @@ class Session:
         self._asked = 0  # how many of the table are requests of the client
         self.ways = Ways()
         self._claims: dict[int, int] = {}  # request -> worker, whose lane it claims
+        self._lanes_due: dict[int, int] = {}  # worker that was busy -> when its lane is tried again
         self._producers: dict[str, Producer] = {}
         self._fed: dict[str, Producer] = {}  # those with something to send
         self._identities: dict[bytes, Identity] = {}
@@ -205,6 +207,7 @@ class Session:
         self._state = _DOWN
         self.ways.clear()
         self._claims.clear()
+        self._lanes_due.clear()
         self._pinged = False
         self._retries.clear()
         self._forget_answers(lambda topic: True)
@@ -227,7 +230,8 @@ class Session:
     @property
     def has_something_to_do(self) -> bool:
         """Is there something to send, or to send again later?"""
-        is_held = bool(self._fed or self._touched or self._retries or self.ways.front)
+        is_held = bool(self._fed or self._touched or self._retries or self._lanes_due)
+        is_held |= bool(self.ways.front)
         return is_held or any(self.ways.lanes.values())
 
     @property
@@ -253,7 +257,8 @@ class Session:
     @property
     def has_retries(self) -> bool:
         """May something be due before the next sign of life?"""
-        return self._state != _READY or bool(self._retries or self._fed or self._touched)
+        is_held = bool(self._retries or self._fed or self._touched or self._lanes_due)
+        return self._state != _READY or is_held
 
     def next_due_ms(self) -> int | None:
         """When ``tick`` has something to do."""
@@ -263,6 +268,7 @@ class Session:
             return None
         due = [self._ping_due_ms()]
         due += self._retries.values()
+        due += self._lanes_due.values()
         due += [fed.resume_ms for fed in self._fed.values() if fed.resume_ms]
         due += [held.resume_ms for held in self._touched.values() if held.resume_ms]
         return min(due)
@@ -294,7 +300,8 @@ class Session:
         for number in [number for number, due_ms in self._retries.items() if due_ms <= now_ms]:
             del self._retries[number]
             self._send_entry(number)
-        return []
+        due = [worker for worker, due_ms in self._lanes_due.items() if due_ms <= now_ms]
+        return [self._lane_wanted(worker) for worker in due]
 
     def _ping(self, now_ms: int) -> None:
         self._pinged = True
@@ -652,6 +659,7 @@ class Session:
     # --- lanes ------------------------------------------------------------------------------
 
     def _lane_wanted(self, worker: int) -> LaneWanted:
+        self._lanes_due.pop(worker, None)
         return LaneWanted(worker, f"{self.ways.folder}/{LANE_SOCKET.format(worker)}")
 
     def open_lane(self, worker: int, token: bytes) -> None:
@@ -674,11 +682,13 @@ class Session:
         self._claims = {number: held for number, held in self._claims.items() if held != worker}
         return self.ways.close(worker)
 
-    def _on_claimed(self, worker: int, is_refused: bool, events: list[Event]) -> None:
-        """The answer to a claim: now the lane has what comes next; or there is no such lane."""
-        if not is_refused:
-            events.append(LaneOpened(worker))
-        elif self._close_lane(worker):
+    def _on_claim_refused(
+        self, worker: int, error: PeerError, now_ms: int, events: list[Event]
+    ) -> None:
+        """There is no such lane; of a worker that is only away, another one is made later."""
+        if error.code == "busy":
+            self._lanes_due[worker] = now_ms + max(retry_pause_ms(error, 0), RETRY_MS_MIN)
+        if self._close_lane(worker):
             events.append(LaneOver(worker))
             self._begin_again(worker, events)
 
@@ -787,7 +797,7 @@ class Session:
     ) -> None:
         claimed = self._claims.pop(request, None)
         if claimed is not None:
-            self._on_claimed(claimed, False, events)
+            events.append(LaneOpened(claimed))  # now it has what comes next
             return
         entry = self._table.get(request)
         if entry is None or isinstance(entry, Batch):
@@ -844,7 +854,7 @@ class Session:
             return
         claimed = self._claims.pop(request, None)
         if claimed is not None:
-            self._on_claimed(claimed, True, events)
+            self._on_claim_refused(claimed, error, now_ms, events)
             return
         entry = self._table.get(request)
         if entry is None:

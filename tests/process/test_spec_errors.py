@@ -246,7 +246,7 @@ REFUSED: dict[str, tuple[list[bytes], str]] = {
     "a second frame": ([b"", PING], "bad_request"),
     "a second frame that is empty": ([b"", b""], "bad_request"),
     "three frames": ([b"", b"topic", wire.NIL], "bad_request"),
-    "very many frames": ([b"", *[PING] * 1_000], "bad_request"),
+    "very many frames": ([b"", *[PING] * 60], "bad_request"),
     "one byte": ([b"\x01"], "bad_request"),
     "a head that is cut": ([HEAD[:-1]], "bad_request"),
     "a head with nothing behind it": ([HEAD], "bad_request"),

@@ -963,6 +963,22 @@ def test_what_comes_on_a_lane_counts_as_what_comes_through_the_front_end(near: C
     assert events == [happened.Answered(ticket)] and ticket.results == [7]
 
 
+def test_a_lane_to_a_worker_that_is_away_is_tried_again(near: Client) -> None:
+    """The front-end was restarted, and did not know the worker yet."""
+    near.session.open_lane(0, TOKEN)
+    (claim,) = near.flush()
+    near.refuse(claim, "busy", "the topic's worker is away or behind", 50)
+    assert near.session.has_something_to_do
+    assert near.session.tick(near.now_ms + 49) == []
+    (wanted,) = near.session.tick(near.now_ms + 50)
+    assert isinstance(wanted, happened.LaneWanted) and wanted.worker == 0
+    assert near.session.tick(near.now_ms + 100) == []
+    near.session.open_lane(0, TOKEN)
+    (claim,) = near.flush()
+    near.refuse(claim, "wrong_state")
+    assert near.session.tick(near.now_ms + 5_000) == [], "it would be refused again"
+
+
 def test_a_claim_that_is_refused_has_everything_go_through_the_front_end_again(
     near: Client,
 ) -> None:

@@ -103,7 +103,7 @@ def test_an_attribute_of_a_query(name: str, value: str) -> None:
 
 # --- with a door --------------------------------------------------------------------------------
 
-STRANGE = ["a b", "é/漢", "%2F", "x" * 255, "漢" * 85, "a?b=c&d#e", "*", "\u2028"]
+STRANGE = ["a b", "é/漢", "%2F", "y" * 255, "漢" * 85, "a?b=c&d#e", "*", "\u2028"]
 SUBJECTS = ["//a//b/", "a.b c", "é/😀", "*a/**b/***", "/".join(["a"] * limits.SEGMENTS_MAX), "\n"]
 
 
