@@ -1,10 +1,10 @@
 """Rows to actors: an ordinary start is the recovery.
 
 Reads the head, the settings, the durable receivers and what was out; the backlog stays on disk.
-What was out with a connection is out still: kept for its holder, which may come back, until the
-grace is over. Where there is no grace, or a row of an earlier version does not name the holder, it
-waits again where it was, with its attempts counted. What was ordered from the work queue is still
-ordered, under its old deadline.
+Deliveries that were out with a connection are still out: they are kept for their holder, which may
+come back, until the grace is over. Where there is no grace, or a row of an earlier version does not
+name the holder, they wait again where they were, with their attempts counted. What was ordered from
+the work queue is still ordered, under its old deadline.
 """
 
 from itertools import islice

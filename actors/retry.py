@@ -477,7 +477,7 @@ class Retry(Endings):
     def forward(self, message: Message, receiver: Receiver, reason: str, target: str) -> str | None:
         """Sends a message on to the dead-letter topic; it is here until that topic has it.
 
-        What has no room for what a dead letter says besides is not sent: the text says why.
+        A message without room for the attributes of a dead letter is not sent: the text says why.
         """
         header = message.header
         why = _cut(reason)

@@ -42,7 +42,7 @@ log = logging.getLogger("asterism.worker")
 def folder_for(home: Path, named: str, most: int, now_ms: int) -> Path:
     """Where a snapshot goes: a folder of its own in ``home``, made if need be, and nowhere else.
 
-    Whoever asks names it, by its name or its whole path. There are at most so many of them.
+    The request gives its name or its whole path. ``busy`` where there are as many as may be.
     """
     name = named.removeprefix(f"{home}/")
     if not is_name(name):

@@ -225,11 +225,11 @@ class Subscribing(Publishing):
         self.detach_endpoint(endpoint, now_ms)
 
     def stand_in(self, number: int, name: str) -> Receiver:
-        """Who has what a receiver held that is no more: nobody can be on it, nor ask for it."""
+        """A receiver in place of one that has ended: it keeps what that held, and takes nothing."""
         return Receiver(number, name, False, self.box)
 
     def move_held(self, delivery: Delivery, receiver: Receiver) -> None:
-        """What is out is of another receiver from now on; its page is the caller's to mend."""
+        """Hands a delivery that is out to another receiver; the caller changes its page."""
         before = delivery.receiver
         assert before is not None
         del before.held[delivery.sequence]
