@@ -5,6 +5,8 @@ delivery at a time, so that receivers take turns. It ends when nobody who has cr
 anything that may go now.
 """
 
+from itertools import repeat
+
 from asterism import limits
 from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, POOL_KIND, Delivery, Message
 from asterism.actors.endings import EXPIRED, FAILED, OK, status_name
@@ -14,13 +16,12 @@ from asterism.actors.receivers import Endpoint, Receiver
 from asterism.actors.retry import Retry
 from asterism.actors.runs import Run
 from asterism.commands import Incoming
-from asterism.effects import Deliver, Delivered, Reply
+from asterism.effects import Deliver, Reply
 from asterism.message import Status
 from asterism.storage.keys import FIRST_RANK, POOL, RANK_END, WORK, rank_of
 from asterism.storage.records import decode_exception, decode_fared
 
 _SENT = Status.SENT  # a member of an enumeration is slow to look up
-_new_tuple = tuple.__new__  # a named tuple's own constructor is slow, and one is made a delivery
 
 
 class Dispatch(Retry):
@@ -264,11 +265,10 @@ class Dispatch(Retry):
         """What these messages are to an endpoint that is sent them for the first time."""
         if not endpoint.outgoing:
             self.touched.append(endpoint)
-        outgoing, size = endpoint.outgoing, 0
-        for sequence, (message_id, header, payload) in zip(sequences, messages, strict=True):
-            outgoing.append(_new_tuple(Delivered, (sequence, 1, message_id, header, payload)))
-            size += len(payload)
-        self.handed_bytes += size
+        assert len(sequences) == len(messages)
+        ids, headers, payloads = zip(*messages, strict=True)
+        endpoint.outgoing.extend(zip(sequences, repeat(1), ids, headers, payloads))
+        self.handed_bytes += sum(map(len, payloads))
 
     def count_passed(self, endpoint: Endpoint, count: int) -> None:
         """So many were sent that are done by it, and come back by a grant; not those of a pull."""
@@ -429,10 +429,7 @@ class Dispatch(Retry):
             self.touched.append(endpoint)
         self.handed_bytes += len(payload)
         endpoint.outgoing.append(
-            _new_tuple(
-                Delivered,
-                (message.sequence, delivery.attempts, message.id, header.encoded, payload),
-            )
+            (message.sequence, delivery.attempts, message.id, header.encoded, payload)
         )
         if endpoint.pull is not None and endpoint.pull.remaining > 0:
             endpoint.pull.remaining -= 1

@@ -10,6 +10,7 @@ from asterism.actors.passing import Passing
 from asterism.actors.pool import Lane
 from asterism.actors.producers import Producer, Result
 from asterism.actors.runs import Run
+from asterism.checks import are_all
 from asterism.commands import AwaitReceipts, Incoming, Publish
 from asterism.effects import Accepted, Refusal, Reply
 from asterism.errors import PeerError
@@ -566,8 +567,6 @@ def _is_message(incoming: Incoming) -> bool:
     )
 
 
-_TUPLES = {tuple}
-_BYTES = {bytes}
 _THREE = {3}
 _ID_BYTES = {limits.MESSAGE_ID_BYTES}
 
@@ -576,14 +575,14 @@ def _columns(
     messages: tuple[Incoming, ...],
 ) -> tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[bytes, ...]] | None:
     """Ids, headers and payloads; ``None`` if one is not a message by type and size."""
-    if set(map(type, messages)) != _TUPLES or set(map(len, messages)) != _THREE:
+    if not are_all(tuple, messages) or set(map(len, messages)) != _THREE:
         return None
     ids, headers, payloads = zip(*messages, strict=True)
     if (
-        set(map(type, ids)) == _BYTES
+        are_all(bytes, ids)
         and set(map(len, ids)) == _ID_BYTES
-        and set(map(type, headers)) == _BYTES
-        and set(map(type, payloads)) == _BYTES
+        and are_all(bytes, headers)
+        and are_all(bytes, payloads)
     ):
         return ids, headers, payloads
     return None

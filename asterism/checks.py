@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection
+from operator import countOf
 from typing import Final
 
 from asterism import limits
@@ -37,6 +38,11 @@ def whole(name: str, value: object, least: int, most: int, code: str = "bad_requ
     if not least <= value <= most:
         raise PeerError(code, f"{name} must be from {least} to {most}, not {shown(value)}")
     return value
+
+
+def are_all(kind: type, values: Collection[object]) -> bool:
+    """Is each of them of exactly this type? To count is quicker than to collect their types."""
+    return countOf(map(type, values), kind) == len(values)
 
 
 def maybe_whole(name: str, value: object, least: int, most: int) -> int | None:

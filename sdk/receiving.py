@@ -11,7 +11,7 @@ I3 A delivery that the endpoint holds is in ``buffer``, in ``aside``, in ``taken
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from itertools import islice
 from typing import Final
 
@@ -164,23 +164,19 @@ class Subscription:
         """Hands out up to ``count`` deliveries, each with whether it needs no report."""
         buffer = self.buffer
         if count >= len(buffer):
-            items: Iterable[Item] = buffer
+            items: Collection[Item] = buffer
             self.buffer = deque()
         else:
             items = [buffer.popleft() for _ in range(count)]
-        known = _headers
-        taken = [
-            (item, (known.get(item[3]) or header_of(item[3])).expect == SENT) for item in items
-        ]
-        out = self.taken
-        for item, free in taken:
-            if not free:
-                out[item[0]] = item[1]
-        if len(out) > limits.HOLDING_MAX:
+        headers = {item[3] for item in items}  # few, even of many deliveries
+        free = {header for header in headers if header_of(header).expect == SENT}
+        held = [item for item in items if item[3] not in free] if len(free) < len(headers) else []
+        self.taken.update((item[0], item[1]) for item in held)
+        if len(self.taken) > limits.HOLDING_MAX:
             self._forget_oldest()
         if self.credit:
-            self.returned += sum(free for _, free in taken)
-        return taken
+            self.returned += len(items) - len(held)
+        return [(item, item[3] in free) for item in items]
 
     def _forget_oldest(self) -> None:
         """An application that never reports holds no more than can be named."""

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from asterism import limits
+from asterism.checks import are_all
 from asterism.errors import PeerError
 from asterism.sdk.events import (
     Answered,
@@ -1148,12 +1149,12 @@ def _items(items: object) -> tuple[Item, ...]:
         for item in items:
             _check_item(item)
         return items
-    if set(map(type, items)) != {tuple} or set(map(len, items)) != {5}:
+    if not are_all(tuple, items) or set(map(len, items)) != {5}:
         raise PeerError("bad_request", "a delivery without its five fields")
     sequences, attempts, ids, headers, payloads = zip(*items, strict=True)
-    if set(map(type, sequences + attempts)) != {int}:
+    if not (are_all(int, sequences) and are_all(int, attempts)):
         raise PeerError("bad_request", "a delivery whose numbers are none")
-    if set(map(type, ids + headers + payloads)) != {bytes}:
+    if not (are_all(bytes, ids) and are_all(bytes, headers) and are_all(bytes, payloads)):
         raise PeerError("bad_request", "a delivery whose bytes are none")
     for header in set(headers):
         header_of(header)

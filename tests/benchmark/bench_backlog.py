@@ -28,6 +28,7 @@ from asterism.message import Header, Mode, Status
 from asterism.settings import TopicSettings
 from asterism.storage.store import Store
 from tests.benchmark.report import progress, write_report
+from tests.support.delivered import deliveries_of
 
 PAYLOAD = b"x" * 128
 TOPIC = "orders"
@@ -52,7 +53,7 @@ class Queue:
         self.store.commit(sync)
         for _, effect in effects:
             if isinstance(effect, Deliver):
-                self._held.extend(delivered.sequence for delivered in effect.deliveries)
+                self._held.extend(delivered.sequence for delivered in deliveries_of(effect))
                 brought += len(effect.deliveries)
         return brought
 

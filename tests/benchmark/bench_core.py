@@ -19,6 +19,7 @@ from asterism.message import Header, Mode, Status
 from asterism.settings import TopicSettings
 from asterism.storage.memory import MemoryRows
 from tests.benchmark.report import write_report
+from tests.support.delivered import deliveries_of
 
 PAYLOAD = b"x" * 128
 TOPIC = "orders"
@@ -70,7 +71,7 @@ def _consume(shard: Shard, header: Header) -> int:
     done = 0
     for _, effect in shard.end_turn():
         if isinstance(effect, Deliver):
-            sequences = tuple(delivered.sequence for delivered in effect.deliveries)
+            sequences = tuple(delivered.sequence for delivered in deliveries_of(effect))
             done += len(sequences)
             if header.expect is Status.SENT:
                 shard.handle(TOPIC, ask.Grant(b"c", 0, 1, len(sequences)), NOW_MS)

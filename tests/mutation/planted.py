@@ -188,7 +188,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a run that was sent counts for what a command may send",
         "actors/dispatch.py",
-        "            size += len(payload)\n",
+        "        self.handed_bytes += sum(map(len, payloads))\n",
         "",
         BYTES,
     ),

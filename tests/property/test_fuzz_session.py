@@ -25,6 +25,7 @@ from asterism.sdk.tickets import Ticket
 from asterism.settings import TopicSettings
 from asterism.storage.memory import MemoryRows
 from asterism.wire import Verb, pack_body, pack_part
+from tests.support.delivered import deliveries_of
 
 HEADER = Header(Mode.DURABLE, Status.PROCESSED, ("a",), None, 1, receipt=True).encoded
 SENT_HEADER = Header(Mode.ONLINE, Status.SENT, ("a",)).encoded
@@ -243,7 +244,7 @@ class World:
             delivery.payload
             for _, effect in self.shard.end_turn()
             if isinstance(effect, Deliver)
-            for delivery in effect.deliveries
+            for delivery in deliveries_of(effect)
         ]
 
     def process_all(self, topic: str) -> None:

@@ -31,6 +31,7 @@ from asterism.message import Status
 from asterism.settings import Backoff
 from asterism.storage.keys import TopicKeys
 from tests.support.core import START_MS, CoreBroker
+from tests.support.delivered import deliveries_of
 
 WAITING, SENT, RECEIVED = Status.WAITING, Status.SENT, Status.RECEIVED
 PROCESSED, FAILED = Status.PROCESSED, Status.FAILED
@@ -385,14 +386,14 @@ class LadderMachine(stateful.RuleBasedStateMachine):
         ranks = []
         count = len(effect.deliveries)
         assert count <= desk.seats[slot], f"{effect.node!r} was sent {count} without the credit"
-        for delivered in effect.deliveries:
+        for delivered in deliveries_of(effect):
             job = self.model.jobs.get(delivered.sequence)
             assert job is not None, f"sent {delivered.sequence}, which is over"
             assert job.status is WAITING, f"sent {job}, which is held or parked"
             assert (delivered.attempt, delivered.payload) == (job.attempts + 1, job.payload)
             ranks.append(job.rank)
         assert ranks == sorted(ranks), f"{effect.node!r} was sent messages out of order"
-        return {delivered.sequence: slot for delivered in effect.deliveries}
+        return {delivered.sequence: slot for delivered in deliveries_of(effect)}
 
     def pick(self, index: int) -> tuple[int, Job | None]:
         sequence = self.sequences[-1 - index % len(self.sequences)]

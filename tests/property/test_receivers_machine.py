@@ -32,6 +32,7 @@ from asterism.router.interest import matches
 from asterism.settings import Backoff
 from asterism.storage.keys import TopicKeys
 from tests.support.core import START_MS, CoreBroker
+from tests.support.delivered import deliveries_of
 
 FINE: set[str | None] = {None}
 NOT_YOURS: set[str | None] = {"not_yours"}
@@ -593,7 +594,7 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
         assert desk is not None, f"sent to {effect.node!r}, which is gone"
         assert effect.receiver == desk.name
         first: list[tuple[Desk, Letter]] = []
-        for delivered in effect.deliveries:
+        for delivered in deliveries_of(effect):
             letter = self.model.letters.get(delivered.sequence)
             assert letter is not None, f"{desk.name} was sent {delivered.sequence}, which is over"
             assert delivered.payload == letter.payload

@@ -3,12 +3,13 @@
 from typing import Any
 
 from asterism import commands as ask
-from asterism.effects import Deliver, Delivered, EndpointGone, Reply, Resolved
+from asterism.effects import Deliver, EndpointGone, Reply, Resolved
 from asterism.message import Status
 from asterism.storage.keys import PRIORITY_NONE
 from tests.sim.applying import Applying
 from tests.sim.ledger import EXPIRED, FAILED, OK
 from tests.sim.model import Endpoint, Fate, Kind, Message, Out, Receiver, Standing, State
+from tests.support.delivered import Delivered, deliveries_of
 
 
 class Checking(Applying):
@@ -23,7 +24,7 @@ class Checking(Applying):
         endpoint = receiver.endpoints.get((effect.node, effect.endpoint))
         if endpoint is None:
             raise self.fail(f"a delivery to an endpoint of {effect.receiver!r} that is gone")
-        for delivered in effect.deliveries:
+        for delivered in deliveries_of(effect):
             self.check_delivered(delivered, receiver, endpoint, now_ms)
 
     def check_delivered(

@@ -11,6 +11,7 @@ from asterism.message import Status, decode_header
 from tests.sim import chance
 from tests.sim.model import Violation
 from tests.sim.network import Connection, Network
+from tests.support.delivered import deliveries_of
 
 
 class Surroundings(Protocol):
@@ -269,7 +270,7 @@ class Consumer(Client):
                 seat.leave()
 
     def delivered(self, seat: Seat, effect: Deliver) -> None:
-        for delivered in effect.deliveries:
+        for delivered in deliveries_of(effect):
             if decode_header(delivered.header).expect is Status.SENT:
                 seat.to_grant += 1
             else:

@@ -3,8 +3,9 @@
 from typing import Any
 
 from asterism import commands as ask
-from asterism.effects import Accepted, Deliver, Delivered, Refusal, Refuse, Reply, Resolved
+from asterism.effects import Accepted, Deliver, Refusal, Refuse, Reply, Resolved
 from asterism.message import Header, decode_header
+from tests.support.delivered import Delivered, deliveries_of
 
 
 def told(value: Any) -> str:
@@ -20,7 +21,7 @@ def told(value: Any) -> str:
             results = [r.code if isinstance(r, Refusal) else r for r in value.results]
             return f"Accepted {results} to {_name(value.node)}"
         case Deliver():
-            inner = " | ".join(_delivered(d) for d in value.deliveries)
+            inner = " | ".join(_delivered(d) for d in deliveries_of(value))
             return f"Deliver {value.receiver} at {_name(value.node)}.{value.endpoint}: {inner}"
         case Resolved():
             return (

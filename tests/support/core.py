@@ -16,7 +16,6 @@ from asterism.actors.topic import TopicActor
 from asterism.effects import (
     Accepted,
     Deliver,
-    Delivered,
     Effect,
     EndpointGone,
     Refusal,
@@ -29,6 +28,7 @@ from asterism.message import Header, Mode, Status
 from asterism.rows import Rows
 from asterism.settings import TopicSettings
 from asterism.storage.memory import MemoryRows
+from tests.support.delivered import Delivered, deliveries_of
 
 PRODUCER = b"producer-of-tests"[:16]
 START_MS = 1_700_000_000_000
@@ -92,7 +92,7 @@ class CoreBroker:
     def _see(self, effect: Effect) -> None:
         match effect:
             case Deliver():
-                self.inbox[effect.node, effect.endpoint].extend(effect.deliveries)
+                self.inbox[effect.node, effect.endpoint].extend(deliveries_of(effect))
             case Resolved():
                 receipt = (effect.producer, effect.number)
                 assert receipt not in self.resolved, "a receipt was resolved twice"

@@ -26,7 +26,7 @@ import pytest
 from asterism import limits, wire
 from asterism import message as messages
 from asterism.actors.shard import Shard
-from asterism.effects import Delivered, EndpointGone, Refuse, Resolved
+from asterism.effects import EndpointGone, Refuse, Resolved
 from asterism.errors import ERRORS, PeerError
 from asterism.message import Header, Mode, Status, decode_header
 from asterism.options import TOPIC_NAMES, topic_overrides, topic_settings_as_user
@@ -34,6 +34,7 @@ from asterism.router.frontend import refusal
 from asterism.settings import TopicSettings
 from asterism.storage.memory import MemoryRows
 from asterism.wire import COMMANDS, Verb
+from tests.support.delivered import Delivered
 from tests.tidy import tree
 
 TEXT = (tree.ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")

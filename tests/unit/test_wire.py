@@ -680,7 +680,7 @@ def unpacked(sent: wire.Outgoing) -> tuple[wire.Part, str, Any]:
     return part, part.topic.decode(), msgpack.unpackb(sent.part[part.body : part.end])
 
 
-DELIVERED = [Delivered(9, 1, ID, HEADER, b"payload"), Delivered(10, 2, ID, HEADER, b"")]
+DELIVERED = [(9, 1, ID, HEADER, b"payload"), (10, 2, ID, HEADER, b"")]
 ENCODED: list[tuple[Effect, Verb, int, Any]] = [
     (
         Deliver(NODE, 4, "billing", DELIVERED),
@@ -808,7 +808,7 @@ def test_settings_that_were_described_can_be_set_again() -> None:
 
 
 def delivery(sequence: int) -> Delivered:
-    return Delivered(sequence, 1, ID, HEADER, b"")
+    return (sequence, 1, ID, HEADER, b"")
 
 
 def test_deliveries_of_a_turn_for_one_endpoint_travel_together_where_the_first_was() -> None:
@@ -848,7 +848,7 @@ def test_deliveries_of_many_bytes_go_in_several_parts_in_their_order(
     """One of them all could be larger than what a lane may bring."""
     monkeypatch.setattr(wire, "DELIVERIES_BYTES_MAX", 1_000)
     sizes = [10, 10, 10, 2_000, 300, 300, 300, 300, 5]
-    large = [Delivered(number, 1, ID, HEADER, bytes(size)) for number, size in enumerate(sizes)]
+    large = [(number, 1, ID, HEADER, bytes(size)) for number, size in enumerate(sizes)]
     sent = written(Reply(NODE, 5), Deliver(NODE, 4, "billing", large), Reply(NODE, 6))
     assert [part.verb for part, _, _ in (sent[0], sent[-1])] == [Verb.REPLY, Verb.REPLY]
     parts = sent[1:-1]
