@@ -137,7 +137,7 @@ class HostedShard(Shard):
                 continue
             last = encoded
             try:
-                subjects = actor.header_of(encoded).subjects
+                subjects = actor.incoming_header(encoded).subjects
             except PeerError:
                 continue
             if not actor.receivers.is_known(subjects):

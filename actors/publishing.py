@@ -89,7 +89,12 @@ class Publishing(Passing):
         columns = _columns(messages)
         if columns is None:
             return None
-        ids, headers, payloads = columns
+        ids, published, payloads = columns
+        headers = self.settled_headers(published)
+        if headers is None:
+            return None
+        if headers is not published:
+            messages = tuple(zip(ids, headers, payloads, strict=True))
         longest = max(map(len, payloads))
         passing = self.passing_header(headers)
         if longest > min(settings.max_payload, limits.WINDOW_RECORD_BYTES_MAX):
@@ -121,14 +126,16 @@ class Publishing(Passing):
 
     def accept_one(self, command: Publish, now_ms: int) -> range | None:
         """What ``accept_run`` comes to for one message, with no columns made of it."""
-        (incoming,) = messages = command.messages
+        (incoming,) = command.messages
         if not _is_message(incoming):
             return None
-        message_id, encoded, payload = incoming
-        header = self._headers.get(encoded) or self.plain_header(encoded)
+        message_id, published, payload = incoming
+        header = self.incoming.get(published) or self.taken_header(published)
         settings, size = self.box.value, len(payload)
         if header is None or size > settings.max_payload or size > limits.WINDOW_RECORD_BYTES_MAX:
             return None
+        encoded = header.encoded
+        messages = ((message_id, encoded, payload),)
         if header.receipt and command.producer is None:
             return None
         if header.passes:
@@ -159,10 +166,31 @@ class Publishing(Passing):
         if self.next_expiry_ms["m"] is None:
             self.next_expiry_ms["m"] = expires_ms
 
+    def settled_headers(self, published: tuple[bytes, ...]) -> tuple[bytes, ...] | None:
+        """The headers of messages as this topic takes them, mostly as they are; ``None`` if one
+        of them is none."""
+        first = published[0]
+        if published.count(first) == len(published):
+            header = self.taken_header(first)
+            if header is None or header.encoded == first:
+                return None if header is None else published
+            return (header.encoded,) * len(published)
+        taken = {encoded: self.taken_header(encoded) for encoded in set(published)}
+        if None in taken.values():
+            return None
+        return tuple([taken[encoded].encoded for encoded in published])  # type: ignore[union-attr]
+
+    def taken_header(self, published: bytes) -> Header | None:
+        """The header of a message as this topic takes it; ``None`` if it is none."""
+        try:
+            return self.incoming_header(published)
+        except PeerError:
+            return None
+
     def passing_header(self, headers: tuple[bytes, ...]) -> Header | None:
         """The header of messages that are done once they are sent, if it is one for all."""
-        header = self._headers.get(headers[0])
-        if header is None or not header.passes or headers.count(headers[0]) < len(headers):
+        header = self.header_of(headers[0])
+        if not header.passes or headers.count(headers[0]) < len(headers):
             return None
         return header
 
@@ -187,12 +215,7 @@ class Publishing(Passing):
 
     def plain_header(self, encoded: bytes) -> Header | None:
         """The header of a message that may go in a run; ``None`` of any other."""
-        header = self._headers.get(encoded)
-        if header is None:
-            try:
-                header = self.header_of(encoded)
-            except PeerError:
-                return None
+        header = self.header_of(encoded)
         return header if header.goes_in_runs else None
 
     def accept_all(self, command: Publish, skip: int, now_ms: int) -> list[Result]:
@@ -216,7 +239,7 @@ class Publishing(Passing):
             raise PeerError("bad_request", f"a message's id has {limits.MESSAGE_ID_BYTES} bytes")
         if type(payload) is not bytes or type(encoded) is not bytes:
             raise PeerError("bad_request", "a header and a payload are bytes")
-        header = self._headers.get(encoded) or self.header_of(encoded)
+        header = self.incoming_header(encoded)
         settings = self.box.value
         if len(payload) > settings.max_payload:
             raise PeerError(

@@ -20,7 +20,7 @@ from asterism.actors.producers import Producers
 from asterism.actors.receipts import Outcomes
 from asterism.actors.receivers import Endpoint, Matcher, Receiver, Receivers, SettingsBox, Wait
 from asterism.effects import Effect
-from asterism.message import Header, Status, decode_header
+from asterism.message import EXPECTED, Header, Status, decode_header
 from asterism.rows import Rows
 from asterism.settings import DEFAULT_BOUNDS, Bounds, TopicSettings
 from asterism.storage.keys import STORE_SNAPSHOT, TopicKeys, number_at_end
@@ -128,7 +128,8 @@ class TopicState:
         self.outcomes = Outcomes(rows, self.keys)
         self.oldest_pool = Oldest(rows, self.keys, "m")
         self.oldest_log = Oldest(rows, self.keys, "l")
-        self._headers: dict[bytes, Header] = {}
+        self._headers: dict[bytes, Header] = {}  # as stored
+        self.incoming: dict[bytes, Header] = {}  # as published -> as this topic takes them
         # Deliveries that a restart put back to waiting: (list, sequence) -> attempts, holder, page.
         self._returned: dict[tuple[int, int], tuple[int, int, int]] = {}
         self._returned_pages: dict[int, int] = {}  # page -> how many of it are still in _returned
@@ -233,6 +234,18 @@ class TopicState:
             if len(self._headers) >= limits.HEADERS_CACHED_MAX:
                 self._headers.clear()
             header = self._headers[encoded] = decode_header(encoded)
+        return header
+
+    def incoming_header(self, encoded: bytes) -> Header:
+        """The header of a message that is published, as this topic takes it."""
+        header = self.incoming.get(encoded)
+        if header is None:
+            if len(self.incoming) >= limits.HEADERS_CACHED_MAX:
+                self.incoming.clear()
+            settings = self.box.value
+            expect = None if settings.expect is None else EXPECTED[settings.expect]
+            header = decode_header(encoded).settled(expect, settings.max_receivers)
+            self.incoming[encoded] = header
         return header
 
     def take_number(self) -> int:

@@ -381,6 +381,7 @@ class TopicActor(WorkQueue):
         if before.draft_timeout_ms != after.draft_timeout_ms:
             self._move_drafts(after.draft_timeout_ms)
         self.pages.settings_changed()
+        self.incoming.clear()  # what a message leaves to its topic may be something else now
         if before.blocking != after.blocking:
             self.current = None
             self.current_for.clear()

@@ -301,6 +301,8 @@ KEYS: Final[dict[str, Callable[[str], object]]] = {
     "log_level": _as_text,
     "min_free": _as_whole,
     "max_snapshots": _as_whole,
+    "topic.expect": _as_text,
+    "topic.max_receivers": _as_whole,
     "topic.blocking": _as_flag,
     "topic.overflow.size": _as_whole,
     "topic.overflow.policy": _as_text,
@@ -326,6 +328,8 @@ TABLES: Final = ("topic", "topic.overflow", "topic.retry_backoff")
 # Their default is none, so that to set one to none is to forget what was set before.
 MAY_BE_NONE: Final = frozenset(
     {
+        "topic.expect",
+        "topic.max_receivers",
         "topic.overflow",
         "topic.concurrency",
         "topic.max_deliveries",

@@ -1,9 +1,11 @@
-"""A message's header: what a publisher says of a message, encoded once and passed on unchanged.
+"""A message's header: what a publisher says of a message, encoded once.
 
-The publisher encodes the header; the broker decodes it and never re-encodes it, stores it and
-delivers it byte for byte. The payload is never looked at. A header is a MessagePack array in the
-order of the fields below; fields at the end that have their default are left out, so the header
-of a plain message is a few bytes:
+The publisher encodes the header. Where it leaves something to the topic (``expect`` of nil, no
+``max_receivers``), the topic fills that in when it accepts the message, so that what is stored and
+delivered says everything; otherwise the publisher's bytes are stored and delivered as they came.
+The payload is never looked at. A header is a MessagePack array in the order of the fields below;
+fields at the end that have their default are left out, so the header of a plain message is a few
+bytes:
 
     [mode, expect, subjects, attributes, max_receivers, expires_ms, priority, deliver_ms,
      ordering_key, receipt]
@@ -45,6 +47,14 @@ class Status(IntEnum):
 _MODES: Final = {int(mode): mode for mode in Mode}
 EXPECTATIONS: Final = (Status.SENT, Status.RECEIVED, Status.PROCESSED)
 _EXPECTED: Final = {int(status): status for status in EXPECTATIONS}
+EXPECTED: Final = {status.name.lower(): status for status in EXPECTATIONS}
+# What a message expects that does not say, on a topic that does not say either.
+DEFAULT_EXPECT: Final = {
+    Mode.PUSH: Status.SENT,
+    Mode.ONLINE: Status.SENT,
+    Mode.DURABLE: Status.PROCESSED,
+}
+ALL_RECEIVERS: Final = 0  # max_receivers of a message that has no limit, whatever its topic says
 
 
 class _Fields(NamedTuple):
@@ -59,6 +69,7 @@ class _Fields(NamedTuple):
     ordering_key: str | None
     receipt: bool
     encoded: bytes  # what travels and is stored
+    says_expect: bool  # or is that left to the topic?
     is_plain: bool  # durable, for one receiver, with no other wish: what most messages are
     passes: bool  # push or online, done once it is sent, with no other wish
     goes_in_runs: bool  # plain but for a receipt, and somebody has to finish it
@@ -84,7 +95,7 @@ class Header(_Fields):
     def __new__(
         cls,
         mode: Mode,
-        expect: Status,
+        expect: Status | None,  # none: as the topic says
         subjects: tuple[str, ...],
         attributes: dict[str, str] | None = None,
         max_receivers: int | None = None,
@@ -96,25 +107,44 @@ class Header(_Fields):
     ) -> "Header":
         if type(mode) is not Mode:
             raise PeerError("bad_request", f"mode must be a Mode, not {checks.shown(mode)}")
-        if type(expect) is not Status or expect not in EXPECTATIONS:
+        if expect is not None and (type(expect) is not Status or expect not in EXPECTATIONS):
             raise PeerError("bad_request", "expect must be sent, received or processed")
-        fields = (
-            mode, expect, subjects, {} if attributes is None else attributes, max_receivers,
+        expected = DEFAULT_EXPECT[mode] if expect is None else expect
+        rest = (
+            subjects, {} if attributes is None else attributes, max_receivers,
             expires_ms, priority, deliver_ms, ordering_key, receipt,
         )  # fmt: skip
+        fields = (mode, expected, *rest)
         kinds = _check(fields)
-        encoded = _encode(fields)
+        encoded = _encode((mode, expect, *rest))
         if len(encoded) > limits.HEADER_BYTES_MAX:
             raise PeerError("too_large", f"the header has {len(encoded)} bytes")
-        return tuple.__new__(cls, (*fields, encoded, *kinds))
+        return tuple.__new__(cls, (*fields, encoded, expect is not None, *kinds))
 
     def __getnewargs__(self) -> Any:
-        return tuple(self)[:_TRAVEL]
+        return (self.mode, self._said, *tuple(self)[2:_TRAVEL])
+
+    @property
+    def _said(self) -> Status | None:
+        return self.expect if self.says_expect else None
 
     def with_attributes(self, attributes: dict[str, str]) -> "Header":
         """The same header with other attributes."""
         rest: dict[str, Any] = {name: getattr(self, name) for name in self._fields[4:_TRAVEL]}
-        return Header(self.mode, self.expect, self.subjects, attributes, **rest)
+        return Header(self.mode, self._said, self.subjects, attributes, **rest)
+
+    def settled(self, expect: Status | None, max_receivers: int | None) -> "Header":
+        """The header as a topic of these settings takes it: it leaves nothing open any more."""
+        wanted = self.max_receivers
+        if wanted == ALL_RECEIVERS:
+            wanted = None
+        elif wanted is None and self.mode is Mode.DURABLE:
+            wanted = max_receivers
+        if self.says_expect and wanted == self.max_receivers:
+            return self
+        expected = self.expect if self.says_expect or expect is None else expect
+        rest: dict[str, Any] = {name: getattr(self, name) for name in self._fields[5:_TRAVEL]}
+        return Header(self.mode, expected, self.subjects, self.attributes, wanted, **rest)
 
 
 def decode_header(encoded: bytes) -> Header:
@@ -132,12 +162,13 @@ def decode_header(encoded: bytes) -> Header:
     mode, expect = values[0], values[1]
     if type(mode) is not int or mode not in _MODES:
         raise PeerError("bad_request", f"there is no mode {checks.shown(mode)}")
-    if type(expect) is not int or expect not in _EXPECTED:
+    if expect is not None and (type(expect) is not int or expect not in _EXPECTED):
         raise PeerError("bad_request", f"expect cannot be {checks.shown(expect)}")
     rest = values[2:] if len(values) == _TRAVEL else values[2:] + _DEFAULTS[len(values) - 3 :]
-    fields = (_MODES[mode], _EXPECTED[expect], *rest)
+    expected = DEFAULT_EXPECT[_MODES[mode]] if expect is None else _EXPECTED[expect]
+    fields = (_MODES[mode], expected, *rest)
     kinds = _check(fields)
-    return tuple.__new__(Header, (*fields, encoded, *kinds))
+    return tuple.__new__(Header, (*fields, encoded, expect is not None, *kinds))
 
 
 def _unpack_large(encoded: bytes) -> Any:
@@ -157,7 +188,8 @@ def _unpack_large(encoded: bytes) -> Any:
 
 
 def _encode(fields: tuple[Any, ...]) -> bytes:
-    values = [int(fields[0]), int(fields[1]), *fields[2:]]
+    mode, expect, *rest = fields
+    values = [int(mode), None if expect is None else int(expect), *rest]
     # The array's defaults are None, False and the empty map; a priority of 0 is not one of them.
     while len(values) > 3 and (values[-1] is None or values[-1] is False or values[-1] == {}):
         values.pop()
@@ -182,7 +214,7 @@ def _check(fields: tuple[Any, ...]) -> tuple[bool, bool, bool]:
     if receipt is not False:
         checks.flag("receipt", receipt)
     if max_receivers is not None:
-        checks.whole("max_receivers", max_receivers, 1, limits.RECEIVERS_WANTED_MAX)
+        checks.whole("max_receivers", max_receivers, ALL_RECEIVERS, limits.RECEIVERS_WANTED_MAX)
         if mode is not Mode.DURABLE:
             raise PeerError("bad_request", "max_receivers is for durable messages alone")
     if wishes == [None, None, None, None]:
@@ -207,5 +239,5 @@ def _check_wishes(
     checks.maybe_whole("expires_at", expires_ms, 0, NEVER_MS)
     if expires_ms is not None and mode is not Mode.DURABLE:
         raise PeerError("bad_request", "expires_at is for durable messages alone")
-    if expires_ms == NEVER_MS and max_receivers is None:
+    if expires_ms == NEVER_MS and not max_receivers:
         raise PeerError("bad_request", "a message that never expires needs max_receivers")

@@ -25,6 +25,8 @@ from asterism.settings import (
 class TopicOptions(TypedDict, total=False):
     """What may be set on a topic, as users write it, with times in seconds: see ``docs/sdk.md``."""
 
+    expect: Literal["sent", "received", "processed"] | None
+    max_receivers: int | None
     blocking: bool
     overflow: RejectNew | DropOld | Mapping[str, int | str] | None
     concurrency: int | None

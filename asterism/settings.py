@@ -61,6 +61,8 @@ class Backoff:
 class TopicSettings:
     """Every setting of a topic, with the defaults of the spec."""
 
+    expect: str | None = None  # none: processed of durable messages, sent of push and online
+    max_receivers: int | None = None  # of durable messages that do not say
     blocking: bool = False
     overflow: RejectNew | DropOld | None = None
     concurrency: int | None = None
@@ -142,6 +144,10 @@ def _flag(name: str, value: object) -> None:
 
 
 _CHECKS: Final[dict[str, Callable[[str, object], None]]] = {
+    "expect": _choice("sent", "received", "processed"),
+    "max_receivers": lambda name, value: _void(
+        checks.whole(name, value, 1, limits.RECEIVERS_WANTED_MAX)
+    ),
     "blocking": _flag,
     "overflow": _overflow,
     "concurrency": _count,
@@ -162,7 +168,10 @@ _CHECKS: Final[dict[str, Callable[[str, object], None]]] = {
     "dedicated": _flag,
 }
 _MAY_BE_NONE: Final = frozenset(
-    {"overflow", "concurrency", "max_deliveries", "retry_backoff", "dead_letter"}
+    {
+        *("expect", "max_receivers", "overflow", "concurrency", "max_deliveries"),
+        *("retry_backoff", "dead_letter"),
+    }
 )
 
 

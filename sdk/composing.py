@@ -7,16 +7,16 @@ Ids are 16 bytes in the layout of UUIDv7, so that they sort by time:
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 from asterism import checks, limits
 from asterism.errors import PeerError
-from asterism.message import EXPECTATIONS, NEVER_MS, Header, Mode
+from asterism.message import ALL_RECEIVERS, EXPECTED, NEVER_MS, Header, Mode
 from asterism.options import milliseconds
 from asterism.settings import TIMEOUT_MS_MAX, TTL_MS_MAX
 
 MODES: Final = {mode.name.lower(): mode for mode in Mode}
-EXPECTED: Final = {status.name.lower(): status for status in EXPECTATIONS}
+ALL: Final = "all"  # max_receivers of a message without limit, on a topic that sets one
 HEADERS_KEPT_MAX: Final = 1_024
 _COUNTER_MASK: Final = 2**62 - 1
 
@@ -27,9 +27,9 @@ class Wishes(TypedDict, total=False):
     subject: str
     subjects: Iterable[str]
     mode: str
-    expect: str
+    expect: str | None
     attributes: dict[str, str] | None
-    max_receivers: int | None
+    max_receivers: int | Literal["all"] | None
     ttl: float | None
     expires_at: float | datetime | str | None
     priority: int | None
@@ -98,19 +98,19 @@ def make_header(topic: str, now_ms: int, **wishes: Unpack[Wishes]) -> Header:
     if unknown:
         raise TypeError(f"there is no {min(unknown)!r} to say of a message")
     mode = MODES[checks.one_of("mode", given.get("mode", "durable"), MODES)]
-    expect = EXPECTED[checks.one_of("expect", given.get("expect", "sent"), EXPECTED)]
-    max_receivers = given.get("max_receivers")
+    said, max_receivers = given.get("expect"), given.get("max_receivers")
+    expect = None if said is None else EXPECTED[checks.one_of("expect", said, EXPECTED)]
     receipt = given.get("receipt")
     if receipt is None:
         # Who says what counts as done, or how often, wants to know; others ask for it.
-        receipt = expect.name != "SENT" or max_receivers is not None
+        receipt = said not in (None, "sent") or max_receivers not in (None, ALL)
     deliver_at = given.get("deliver_at")
     return Header(
         mode,
         expect,
         _subjects(topic, given),
         dict(given.get("attributes") or {}),
-        max_receivers,
+        _receivers_wanted(max_receivers),
         _expiry_ms(given, now_ms),
         given.get("priority"),
         None if deliver_at is None else moment_ms("deliver_at", deliver_at),
@@ -128,6 +128,14 @@ def _subjects(topic: str, given: dict[str, Any]) -> tuple[str, ...]:
     if isinstance(subjects, str):
         raise PeerError("bad_subject", "subjects must be a list; for one there is subject")
     return tuple(subjects)
+
+
+def _receivers_wanted(value: object) -> int | None:
+    if value is None or value == ALL:
+        return None if value is None else ALL_RECEIVERS
+    if type(value) is str:
+        raise PeerError("bad_request", f"max_receivers is a number or 'all', not {value!r}")
+    return checks.whole("max_receivers", value, 1, limits.RECEIVERS_WANTED_MAX)
 
 
 def _expiry_ms(given: dict[str, Any], now_ms: int) -> int | None:

@@ -156,6 +156,10 @@ def count_above_0(text: str) -> int:
     return count
 
 
+def _receivers_wanted(text: str) -> int | str:
+    return text if text == "all" else count_above_0(text)
+
+
 def sequence(text: str) -> int:
     try:
         number = int(text)
@@ -463,12 +467,20 @@ def _add_pub(commands: Any) -> None:
         help="what it is about; may be given several times (default: the topic's name)",
     )
     pub.add_argument("--mode", choices=("push", "online", "durable"), default="durable")
-    pub.add_argument("--expect", choices=("sent", "received", "processed"), default="sent")
+    pub.add_argument(
+        "--expect",
+        choices=("sent", "received", "processed"),
+        help="what counts as done (default: as the topic says; that of durable messages is "
+        "processed, of others sent)",
+    )
     pub.add_argument(
         "--attribute", "-a", action="append", default=[], metavar="NAME=VALUE", help="repeatable"
     )
     pub.add_argument(
-        "--max-receivers", type=count_above_0, metavar="N", help="over when N are done"
+        "--max-receivers",
+        type=_receivers_wanted,
+        metavar="N",
+        help="over when N are done; all: never, whatever the topic says",
     )
     pub.add_argument("--ttl", type=seconds, metavar="SECONDS", help="how long it lives")
     pub.add_argument("--priority", type=int, metavar="N", help="0 goes first")

@@ -117,12 +117,12 @@ def _say(options: argparse.Namespace, done: Done) -> None:
 
 
 def _wishes(options: argparse.Namespace) -> dict[str, Any]:
-    wishes: dict[str, Any] = {"mode": options.mode, "expect": options.expect}
+    wishes: dict[str, Any] = {"mode": options.mode}
     if options.subject:
         wishes["subjects"] = tuple(options.subject)
     if options.attribute:
         wishes["attributes"] = dict(map(_attribute, options.attribute))
-    for name in ("max_receivers", "ttl", "priority", "ordering_key"):
+    for name in ("expect", "max_receivers", "ttl", "priority", "ordering_key"):
         if getattr(options, name) is not None:
             wishes[name] = getattr(options, name)
     if options.delay is not None:

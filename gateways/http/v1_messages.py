@@ -6,7 +6,7 @@ from asterism import checks, limits
 from asterism.gateways.http.protocol import RefusedError, Request
 from asterism.gateways.http.queues import CONTENT_TYPE
 from asterism.gateways.http.v1_input import Query, fields_of, octets_of, texts
-from asterism.sdk.composing import Wishes
+from asterism.sdk.composing import ALL, Wishes
 
 WISHES: Final = (
     *("subject", "subjects", "mode", "expect", "attributes", "max_receivers", "ttl"),
@@ -66,6 +66,7 @@ def raw_message(request: Request, common: Wishes) -> Sent:
 def common_wishes(query: Query) -> Wishes:
     """The wishes in a query, for all messages of its body."""
     is_endless = query.text("expires_at") == "never"
+    is_for_all = query.text("max_receivers") == ALL
     attributes = {}
     for pair in query.many("attribute"):
         name, colon, value = pair.partition(":")
@@ -77,7 +78,7 @@ def common_wishes(query: Query) -> Wishes:
         "mode": query.text("mode"),
         "expect": query.text("expect"),
         "attributes": attributes or None,
-        "max_receivers": query.whole("max_receivers"),
+        "max_receivers": ALL if is_for_all else query.whole("max_receivers"),
         "ttl": query.number("ttl"),
         "expires_at": "never" if is_endless else query.number("expires_at"),
         "priority": query.whole("priority"),

@@ -87,7 +87,12 @@ _TIMEOUT: Final = seconds(TIMEOUT_MS_MAX, 1)
 # A point in time: seconds since 1970.
 _MOMENT: Final = seconds(limits.TIME_MS_MAX)
 
+_EXPECT: Final = choice("sent", "received", "processed")
+_RECEIVERS_WANTED: Final = whole(1, limits.RECEIVERS_WANTED_MAX)
+
 SETTINGS: Final = fields(
+    expect=or_null(_EXPECT),
+    max_receivers=or_null(_RECEIVERS_WANTED),
     blocking=FLAG,
     overflow=or_null(fields("size", size=COUNT, policy=choice("reject_new", "drop_old"))),
     concurrency=or_null(COUNT),
@@ -114,8 +119,8 @@ CONFIGURATION: Final = fields(
 
 _WISHES: Final[dict[str, Schema]] = {
     "mode": choice("durable", "push", "online"),
-    "expect": choice("sent", "received", "processed"),
-    "max_receivers": whole(1, limits.RECEIVERS_WANTED_MAX),
+    "expect": _EXPECT,
+    "max_receivers": {"anyOf": [_RECEIVERS_WANTED, {"const": "all"}]},
     "ttl": seconds(TTL_MS_MAX),
     "expires_at": {"anyOf": [_MOMENT, {"const": "never"}]},
     "priority": whole(0, limits.PRIORITY_MAX),

@@ -67,6 +67,7 @@ def test_every_topic_setting_of_the_configuration_can_be_named() -> None:
         "requeue": "front",
         "history": "full",
         "dead_letter": "x",
+        "expect": "received",
     }
     flags = ("blocking", "unique", "dedicated")
     others = {"overflow.policy": ["overflow.size=1"]}

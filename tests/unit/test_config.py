@@ -48,6 +48,8 @@ min_free = 0
 max_snapshots = 5
 
 [topic]
+expect = "received"
+max_receivers = 2
 blocking = true
 overflow = { size = 1000, policy = "drop_old" }
 concurrency = 7
@@ -90,6 +92,8 @@ WHOLE_CONFIG = Config(
     min_free=0,
     max_snapshots=5,
     topic=TopicSettings(
+        expect="received",
+        max_receivers=2,
         blocking=True,
         overflow=DropOld(1_000),
         concurrency=7,
@@ -151,6 +155,8 @@ def test_the_environment_may_set_every_key() -> None:
         "ASTERISM_LOG_LEVEL": "debug",
         "ASTERISM_MIN_FREE": "0",
         "ASTERISM_MAX_SNAPSHOTS": "5",
+        "ASTERISM_TOPIC__EXPECT": "received",
+        "ASTERISM_TOPIC__MAX_RECEIVERS": "2",
         "ASTERISM_TOPIC__BLOCKING": "true",
         "ASTERISM_TOPIC__OVERFLOW__SIZE": "1000",
         "ASTERISM_TOPIC__OVERFLOW__POLICY": "drop_old",
@@ -477,6 +483,8 @@ def test_overrides_that_are_none_of_ours_are_refused(mapping: Any) -> None:
 
 def test_settings_are_shown_in_the_users_words() -> None:
     assert topic_settings_as_user(WHOLE_CONFIG.topic) == {
+        "expect": "received",
+        "max_receivers": 2,
         "blocking": True,
         "overflow": {"size": 1_000, "policy": "drop_old"},
         "concurrency": 7,

@@ -1580,7 +1580,10 @@ def test_ids_rise_with_time_and_have_the_layout_of_version_7() -> None:
 
 def test_a_header_has_the_defaults_of_the_spec() -> None:
     header = make_header("orders", 0)
-    assert (header.mode, header.expect) == (Mode.DURABLE, Status.SENT)
+    assert (header.mode, header.says_expect) == (Mode.DURABLE, False), (
+        "that is for the topic to say"
+    )
+    assert header.max_receivers is None
     assert header.subjects == ("orders",) and not header.receipt
 
 

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 
 from asterism import Backoff, DropOld, PeerError, RejectNew
-from asterism.limits import SEQUENCE_MAX
+from asterism.limits import RECEIVERS_WANTED_MAX, SEQUENCE_MAX
 from asterism.settings import DAY_MS, RECEIPT_TTL_MS_MAX, TIMEOUT_MS_MAX, TTL_MS_MAX, TopicSettings
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:
     settings = TopicSettings()
     assert {held.name: getattr(settings, held.name) for held in fields(settings)} == {
+        "expect": None,
+        "max_receivers": None,
         "blocking": False,
         "overflow": None,
         "concurrency": None,
@@ -35,6 +37,8 @@ def test_the_defaults_are_those_of_the_specification() -> None:
 
 
 GOOD: dict[str, list[object]] = {
+    "expect": [None, "sent", "received", "processed"],
+    "max_receivers": [None, 1, RECEIVERS_WANTED_MAX],
     "blocking": [True, False],
     "overflow": [None, RejectNew(1), DropOld(1), DropOld(SEQUENCE_MAX)],
     "concurrency": [None, 1, SEQUENCE_MAX],
@@ -55,6 +59,8 @@ GOOD: dict[str, list[object]] = {
     "dedicated": [True, False],
 }
 BAD: dict[str, list[object]] = {
+    "expect": ["waiting", "failed", "", 2],
+    "max_receivers": [0, RECEIVERS_WANTED_MAX + 1, "all", True],
     "blocking": [None, 0, "true"],
     "overflow": [5, {"size": 5}, RejectNew(0), DropOld(SEQUENCE_MAX + 1), RejectNew],
     "concurrency": [0, -1, 1.0, SEQUENCE_MAX + 1, "1"],

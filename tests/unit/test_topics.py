@@ -869,6 +869,8 @@ def test_a_message_that_never_expires_does_not_keep_others_from_it(rows: Rows) -
 # --- settings ---------------------------------------------------------------------------------
 
 OTHER: dict[str, Any] = {
+    "expect": "received",
+    "max_receivers": 2,
     "blocking": True,
     "overflow": DropOld(7),
     "concurrency": 3,
