@@ -392,8 +392,10 @@ def message_of(row: dict[str, Any], ttl_s: float | None) -> asterism.Message:
         "attributes": dict(row["attributes"] or ()),
         "priority": row["priority"],
         "ordering_key": row["ordering_key"],
-        "max_receivers": row["max_receivers"],
     }
+    if row["mode"] == "durable":
+        # Not as the topic that it goes to says: as it was.
+        wishes["max_receivers"] = row["max_receivers"] or "all"
     if ttl_s is not None:
         wishes["ttl"] = ttl_s
     return asterism.Message(row["payload"], **wishes)

@@ -165,7 +165,7 @@ async def test_more_than_a_lane_may_hold_comes_to_who_reads_it(node: Node, topic
     await until_lanes(node, 1)
     large = bytes(1 << 20)
     for _ in range(5):
-        await node.publish_many(topic, [large] * 16, max_receivers=1, receipt=False)
+        await node.publish_many(topic, [large] * 16, expect="sent", max_receivers=1)
     inbox = await node.subscribe(topic, name="reader", credit=100)
     taken = await receive(inbox, 80)
     assert [delivery.sequence for delivery in taken] == list(range(1, 81))
@@ -272,7 +272,7 @@ async def test_after_the_front_end_was_killed_subscriptions_and_lanes_are_there_
         deadline, came = time.monotonic() + WAIT_S, 0
         while came < 4:
             assert time.monotonic() < deadline, f"only {came} came"
-            await node.publish(inbox.topic, b"x")
+            await node.publish(inbox.topic, b"x", expect="sent")
             came += len(await inbox.batch(1, 0.5))
     await until_lanes(node, 1)
 

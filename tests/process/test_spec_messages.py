@@ -330,7 +330,7 @@ async def test_a_queue_of_one_receiver_never_has_two_holders(node: Node, topic: 
 async def test_durable_messages_that_expect_sent_are_handed_out_once(
     node: Node, topic: str, broker: Broker
 ) -> None:
-    await node.publish_many(topic, [b"1", b"2"], max_receivers=1)
+    await node.publish_many(topic, [b"1", b"2"], max_receivers=1, expect="sent")
     async with consumer(node.address, topic, group="g") as killed:
         assert [await killed.line(), await killed.line()] == ["1 1", "2 1"]
         await killed.kill()

@@ -92,6 +92,7 @@ LINES = [
     "topic set a blocking=true --inherit requeue",
     "topic clear a --yes",
     "topic delete a -y",
+    "pub a text --expect received --max-receivers all",
     "pub a text -s b/c -s d --mode online --expect processed -a x=y --max-receivers 1 --wait",
     "sub a b/* c --name n --count 3 --for 2.5 --raw",
     "receiver list a",

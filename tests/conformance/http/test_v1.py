@@ -190,6 +190,17 @@ def test_a_raw_body_is_one_message_with_its_wishes_in_the_query(topic: Topic) ->
     assert found["expect"] == "received"
 
 
+def test_what_a_message_leaves_open_is_as_its_topic_says(topic: Topic) -> None:
+    topic.make(expect="received", max_receivers=1)
+    topic.publish("1")
+    topic.publish("2", expect="processed", max_receivers="all")
+    first, second = topic.pull("r", max=2, interests=["**"])
+    assert (first["expect"], second["expect"]) == ("received", "processed")
+    assert topic.post("messages", {"messages": [{"payload": "3"}]}, max_receivers="all").is_success
+    other = topic.pull("other", max=9, interests=["**"])
+    assert [one["payload"] for one in other] == ["2", "3"]
+
+
 def test_wishes_in_the_query_are_for_all_messages_unless_one_says_otherwise(topic: Topic) -> None:
     messages = [
         {"payload": "1", "priority": 1.0},
@@ -451,7 +462,7 @@ def test_deliveries_come_as_events_until_the_client_hangs_up(topic: Topic) -> No
         assert topic.receivers()["s"]["online"]
         topic.publish("1", subject="a/1", expect="processed")
         topic.publish("not for it", subject="c")
-        topic.publish("2", subject="b")
+        topic.publish("2", subject="b", expect="sent")
         first, second = next(coming), next(coming)
         assert [kind for kind, _ in (first, second)] == ["message", "message"]
         assert (first[1]["payload"], second[1]["payload"]) == ("1", "2")
