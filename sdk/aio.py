@@ -219,7 +219,7 @@ class Node(Connection):
         try:
             return await receipt.accepted(timeout)
         except PeerError as error:
-            error.receipt = receipt  # type: ignore[attr-defined]
+            error.receipt = receipt
             raise
 
     async def send_many(

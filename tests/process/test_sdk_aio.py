@@ -201,7 +201,7 @@ def test_of_many_messages_some_may_differ_and_some_may_be_refused(
         with pytest.raises(asterism.PeerError) as refused:
             await node.publish_many(topic, messages, subject="common")
         assert refused.value.code == "overflow"
-        receipt = refused.value.receipt  # type: ignore[attr-defined]
+        receipt = refused.value.receipt
         assert len(receipt.sequences) == 2
         assert [(position, error.code) for position, error in receipt.refused] == [(2, "overflow")]
         inbox = await node.subscribe(topic)
