@@ -31,7 +31,8 @@ from asterism.errors import (
     WrongState,
 )
 from asterism.errors import PeerError as PeerError
-from asterism.settings import Backoff, DropOld, RejectNew
+from asterism.options import Backoff
+from asterism.settings import DropOld, RejectNew
 
 if TYPE_CHECKING:  # for type checkers and editors, which do not run ``__getattr__``
     from asterism.sdk.aio import (

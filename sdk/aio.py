@@ -13,7 +13,7 @@ from asterism import checks, limits
 from asterism.addresses_host import DEFAULT_ADDRESS, address_in
 from asterism.errors import PeerError
 from asterism.message import Header
-from asterism.options import TopicOptions, milliseconds
+from asterism.options import Backoff, TopicOptions, milliseconds
 from asterism.sdk.composing import Composer, Ids, Wishes, moment_ms, timeout_ms
 from asterism.sdk.connection import (
     CLOSE_TIMEOUT,
@@ -35,7 +35,7 @@ from asterism.sdk.producing import MESSAGE_BYTES, Incoming
 from asterism.sdk.receiving import Subscription
 from asterism.sdk.session import WINDOW_BYTES, WINDOW_MESSAGES
 from asterism.sdk.tickets import ClosedError, Outcome
-from asterism.settings import Backoff, DropOld, RejectNew
+from asterism.settings import DropOld, RejectNew
 from asterism.subjects import split_interest
 from asterism.wire import Verb, dedicated_topic, worker_topic
 
@@ -995,6 +995,6 @@ def _plain_setting(value: object) -> object:
             return {"size": size, "policy": "reject_new"}
         case DropOld(size):
             return {"size": size, "policy": "drop_old"}
-        case Backoff(least_ms, most_ms):
-            return {"min": least_ms / 1_000, "max": most_ms / 1_000}
+        case Backoff(least, most):
+            return {"min": least, "max": most}
     return value

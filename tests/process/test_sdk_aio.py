@@ -626,7 +626,7 @@ def test_the_work_queue_has_its_verbs(broker: Broker, topic: str) -> None:
 
 def test_topics_are_made_changed_described_listed_cleared(broker: Broker, topic: str) -> None:
     async def scenario(node: Node, topic: str) -> None:
-        backoff = asterism.Backoff(100, 2_000)
+        backoff = asterism.Backoff(min=0.1, max=2)
         await node.create_topic(topic, retry_backoff=backoff, sent_timeout=2.5)
         await node.configure(topic, max_attempts=3, inherit=["sent_timeout"])
         await node.publish_many(topic, [b"x"] * 3)
