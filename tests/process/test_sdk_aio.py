@@ -136,7 +136,7 @@ def test_what_the_broker_refuses_is_raised_with_its_code(broker: Broker, topic: 
         with pytest.raises(asterism.PeerError) as exists:
             await node.create_topic(topic + "-new")
         assert exists.value.code == "topic_exists"
-        with pytest.raises(asterism.PeerError, match="bad_interest"):
+        with pytest.raises(ValueError, match="interest"):
             await node.subscribe(topic, "")
         with pytest.raises(RuntimeError, match="no receipt was asked for"):
             await (await node.publish(topic, b"x")).resolved()
@@ -222,9 +222,9 @@ def test_more_than_a_window_holds_may_be_published_at_once(broker: Broker, topic
 
 def test_a_number_of_more_than_64_bits_is_refused(broker: Broker, topic: str) -> None:
     async def scenario(node: Node, topic: str) -> None:
-        with pytest.raises(asterism.PeerError, match="bad_request"):
+        with pytest.raises(ValueError, match="priority must be from 0 to"):
             await node.publish(topic, b"", priority=2**64)
-        with pytest.raises(asterism.PeerError, match="bad_request"):
+        with pytest.raises(ValueError, match="sequence must be from 0 to"):
             await node.fetch(topic, 2**70)
 
     run(broker, topic, scenario)
