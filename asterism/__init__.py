@@ -8,8 +8,31 @@ a client install stays light; the clients are imported when they are first asked
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from asterism.errors import PeerError
-from asterism.settings import Backoff, DropOld, RejectNew
+from asterism.errors import (
+    BadInterest,
+    BadRequest,
+    BadSubject,
+    BrokerError,
+    Busy,
+    Duplicate,
+    Forbidden,
+    Internal,
+    NoReceiver,
+    NoSuchMessage,
+    NoSuchReceiver,
+    NoSuchTopic,
+    NotYours,
+    Overflow,
+    TooLarge,
+    TopicExists,
+    TopicGone,
+    Unauthorized,
+    UnsupportedVersion,
+    WrongState,
+)
+from asterism.errors import PeerError as PeerError
+from asterism.options import Backoff
+from asterism.settings import DropOld, RejectNew
 
 if TYPE_CHECKING:  # for type checkers and editors, which do not run ``__getattr__``
     from asterism.sdk.aio import (
@@ -60,6 +83,9 @@ _CLIENTS: Final = {
 # In full, since type checkers read it too; a test compares it with the table above.
 __all__ = [
     "Backoff",
+    "BadInterest",
+    "BadRequest",
+    "BadSubject",
     "BatchReceipt",
     "BlockingBatchReceipt",
     "BlockingDelivery",
@@ -67,17 +93,33 @@ __all__ = [
     "BlockingMessageReceipt",
     "BlockingNode",
     "BlockingReceipt",
+    "BrokerError",
+    "Busy",
     "ClosedError",
     "Delivery",
     "DropOld",
+    "Duplicate",
+    "Forbidden",
     "Inbox",
+    "Internal",
     "Message",
     "MessageReceipt",
+    "NoReceiver",
+    "NoSuchMessage",
+    "NoSuchReceiver",
+    "NoSuchTopic",
     "Node",
+    "NotYours",
     "Outcome",
-    "PeerError",
+    "Overflow",
     "Receipt",
     "RejectNew",
+    "TooLarge",
+    "TopicExists",
+    "TopicGone",
+    "Unauthorized",
+    "UnsupportedVersion",
+    "WrongState",
     "__version__",
     "connect",
     "connect_blocking",

@@ -6,7 +6,7 @@ from operator import countOf
 from typing import Final
 
 from asterism import limits
-from asterism.errors import PeerError
+from asterism.errors import PeerError, of_wrong_type
 
 SHOWN_CHARACTERS_MAX: Final = 80
 SHOWN_BITS_MAX: Final = 64
@@ -34,7 +34,7 @@ def shown(value: object) -> str:
 def whole(name: str, value: object, least: int, most: int, code: str = "bad_request") -> int:
     """An integer within bounds; ``True`` and ``1.0`` are not integers here."""
     if type(value) is not int:
-        raise PeerError(code, f"{name} must be an integer, not {shown(value)}")
+        raise of_wrong_type(code, f"{name} must be an integer, not {shown(value)}")
     if not least <= value <= most:
         raise PeerError(code, f"{name} must be from {least} to {most}, not {shown(value)}")
     return value
@@ -51,7 +51,7 @@ def maybe_whole(name: str, value: object, least: int, most: int) -> int | None:
 
 def flag(name: str, value: object) -> bool:
     if type(value) is not bool:
-        raise PeerError("bad_request", f"{name} must be true or false, not {shown(value)}")
+        raise of_wrong_type("bad_request", f"{name} must be true or false, not {shown(value)}")
     return value
 
 
@@ -60,7 +60,7 @@ def text(
 ) -> str:
     """A string whose UTF-8 form has at most ``bytes_max`` bytes, and at least ``least``."""
     if type(value) is not str:
-        raise PeerError(code, f"{name} must be text, not {type(value).__name__}")
+        raise of_wrong_type(code, f"{name} must be text, not {type(value).__name__}")
     try:
         size = len(value) if value.isascii() else len(value.encode())
     except UnicodeEncodeError:
@@ -76,14 +76,18 @@ def maybe_text(name: str, value: object, bytes_max: int) -> str | None:
 
 def octets(name: str, value: object, least: int, most: int, code: str = "bad_request") -> bytes:
     if type(value) is not bytes:
-        raise PeerError(code, f"{name} must be bytes, not {type(value).__name__}")
+        raise of_wrong_type(code, f"{name} must be bytes, not {type(value).__name__}")
     if not least <= len(value) <= most:
         raise PeerError(code, f"{name} must have {least} to {most} bytes, not {len(value)}")
     return value
 
 
 def one_of(name: str, value: object, allowed: Collection[str]) -> str:
-    if type(value) is not str or value not in allowed:
+    if type(value) is not str:
+        raise of_wrong_type(
+            "bad_request", f"{name} must be one of {', '.join(allowed)}; not {shown(value)}"
+        )
+    if value not in allowed:
         choices = ", ".join(allowed)
         raise PeerError("bad_request", f"{name} must be one of {choices}; not {shown(value)}")
     return value
@@ -92,7 +96,7 @@ def one_of(name: str, value: object, allowed: Collection[str]) -> str:
 def string_map(name: str, value: object) -> dict[str, str]:
     """Attributes: text to text, each within its bound."""
     if type(value) is not dict:
-        raise PeerError("bad_request", f"{name} must be a map, not {type(value).__name__}")
+        raise of_wrong_type("bad_request", f"{name} must be a map, not {type(value).__name__}")
     if len(value) > limits.ATTRIBUTES_MAX:
         raise PeerError(
             "bad_request", f"{name} has {len(value)} entries, over {limits.ATTRIBUTES_MAX}"
@@ -108,7 +112,7 @@ def tuple_of(
 ) -> tuple[object, ...]:
     """A list or tuple of bounded length, as a tuple; what is in it is still to be checked."""
     if type(value) is not tuple and type(value) is not list:
-        raise PeerError(code, f"{name} must be a list, not {type(value).__name__}")
+        raise of_wrong_type(code, f"{name} must be a list, not {type(value).__name__}")
     if not least <= len(value) <= most:
         raise PeerError(code, f"{name} must have {least} to {most} entries, not {len(value)}")
     return tuple(value)

@@ -1,10 +1,13 @@
-"""What a peer can be told went wrong: one table of codes, one exception that carries a code.
+"""What a peer can be told went wrong: one table of codes, and an exception for each of them.
 
 An error a peer causes is a ``PeerError``; it never ends a process. An error of ours is an
 ``assert``: it ends the process, and the ordinary start is the recovery.
+
+Users know the base as ``asterism.BrokerError``, and a code by the class that has its name in
+capitals: ``overflow`` is ``asterism.Overflow``.
 """
 
-from typing import Final
+from typing import Any, ClassVar, Final, Self
 
 ERRORS: Final[dict[str, str]] = {
     "bad_request": "The request is malformed; correct it as the detail says and send it again.",
@@ -61,15 +64,132 @@ def told(code: str, detail: str = "") -> str:
     return f"{detail}{end} {ADVICE[code]}".rstrip()
 
 
-class PeerError(Exception):
-    """A refusal that a peer is told of: a code from ``ERRORS``, and what exactly was wrong."""
+class BrokerError(Exception):
+    """A refusal: ``code`` is one of the table, ``detail`` says what exactly was wrong.
+
+    Whoever makes one by its code gets the class of that code.
+    """
+
+    # What became of each message, where this is raised by a verb that publishes many.
+    receipt: Any = None
+    # Is what was wrong the type of a value? An SDK says so by a TypeError.
+    is_about_type = False
+
+    _classes: ClassVar[dict[str, type["BrokerError"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        code = "".join(
+            f"_{letter.lower()}" if letter.isupper() else letter for letter in cls.__name__
+        )
+        BrokerError._classes[code.removeprefix("_")] = cls
+
+    def __new__(cls, code: str, detail: str = "", retry_after_ms: int | None = None) -> Self:
+        made = BrokerError._classes.get(code)
+        assert made is not None, f"{code!r} is not in the table of errors"
+        assert issubclass(made, cls), f"{cls.__name__} is not the class of {code!r}"
+        return super().__new__(made, code, detail)
 
     def __init__(self, code: str, detail: str = "", retry_after_ms: int | None = None) -> None:
-        assert code in ERRORS, f"{code!r} is not in the table of errors"
         super().__init__(code, detail)
         self.code = code
         self.detail = detail
         self.retry_after_ms = retry_after_ms
 
+    @property
+    def retry_after(self) -> float | None:
+        """When to try again, in seconds from now, where the broker says so."""
+        return None if self.retry_after_ms is None else self.retry_after_ms / 1_000
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without ``receipt``: that belongs to a connection, which no copy can have.
+        return BrokerError, (self.code, self.detail, self.retry_after_ms)
+
     def __str__(self) -> str:
         return f"{self.code}: {told(self.code, self.detail)}"
+
+
+PeerError = BrokerError
+"""The name that the broker's own code has for it."""
+
+
+def of_wrong_type(code: str, detail: str) -> BrokerError:
+    """The refusal of a value whose type is wrong already."""
+    error = BrokerError(code, detail)
+    error.is_about_type = True
+    return error
+
+
+class BadRequest(BrokerError):
+    """The broker finds the request malformed; ``detail`` names the field."""
+
+
+class BadSubject(BrokerError):
+    """A subject is empty, too long, or has a wildcard segment."""
+
+
+class BadInterest(BrokerError):
+    """An interest is empty or too long."""
+
+
+class UnsupportedVersion(BrokerError):
+    """The broker does not speak this client's version."""
+
+
+class Unauthorized(BrokerError):
+    """The broker wants credentials, and does not know these."""
+
+
+class Forbidden(BrokerError):
+    """The role of this client does not allow this."""
+
+
+class NoSuchTopic(BrokerError):
+    """There is no topic of that name."""
+
+
+class NoSuchReceiver(BrokerError):
+    """There is no receiver of that name on the topic."""
+
+
+class NoSuchMessage(BrokerError):
+    """There is no such message on the topic: it is over, or never was."""
+
+
+class WrongState(BrokerError):
+    """The message, or the client, is not in a state that allows this."""
+
+
+class NotYours(BrokerError):
+    """Another receiver holds this delivery."""
+
+
+class TopicExists(BrokerError):
+    """There is a topic of that name already."""
+
+
+class NoReceiver(BrokerError):
+    """Nobody who is interested is online to take a push message."""
+
+
+class Overflow(BrokerError):
+    """The topic holds as many messages as it may."""
+
+
+class Duplicate(BrokerError):
+    """The topic is unique, and holds a message with this payload already."""
+
+
+class TooLarge(BrokerError):
+    """The payload or the batch is over its limit."""
+
+
+class TopicGone(BrokerError):
+    """The topic was cleared or deleted while this was under way."""
+
+
+class Busy(BrokerError):
+    """The broker cannot take this now; ``retry_after`` says when to try again."""
+
+
+class Internal(BrokerError):
+    """Something is wrong in the broker itself; its log says what."""

@@ -5,21 +5,39 @@ times are whole milliseconds. Here one is turned into the other, for all of them
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, Final, Literal, TypedDict
 
 from asterism import checks
-from asterism.errors import PeerError
+from asterism.errors import PeerError, of_wrong_type
 from asterism.settings import (
     RECEIPT_TTL_MS_MAX,
     TIMEOUT_MS_MAX,
     TTL_MS_MAX,
-    Backoff,
+    BackoffMs,
     DropOld,
     RejectNew,
     TopicSettings,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The pause before a retry: ``min`` seconds after one failure, doubling up to ``max``."""
+
+    min: float
+    max: float
+
+    def __post_init__(self) -> None:
+        try:
+            self.in_ms()
+        except PeerError as error:
+            raise (TypeError if error.is_about_type else ValueError)(error.detail) from None
+
+    def in_ms(self) -> BackoffMs:
+        """The same as the broker holds it."""
+        return _backoff_ms(self.min, self.max)
 
 
 class TopicOptions(TypedDict, total=False):
@@ -67,7 +85,7 @@ def topic_overrides(mapping: Mapping[str, object]) -> dict[str, object]:
     or the values that ``asterism`` exports for them.
     """
     if not isinstance(mapping, Mapping):
-        raise PeerError("bad_request", "topic settings must be a map")
+        raise of_wrong_type("bad_request", "topic settings must be a map")
     overrides: dict[str, object] = {}
     for name, value in mapping.items():
         if name not in TOPIC_NAMES:
@@ -111,7 +129,7 @@ def topic_settings_as_user(settings: TopicSettings) -> dict[str, object]:
                 value = {"size": size, "policy": "reject_new"}
             case DropOld(size):
                 value = {"size": size, "policy": "drop_old"}
-            case Backoff(least_ms, most_ms):
+            case BackoffMs(least_ms, most_ms):
                 value = {"min": seconds(least_ms), "max": seconds(most_ms)}
             case int() if held.name in _USER_NAMES:
                 value = seconds(value)
@@ -130,14 +148,20 @@ def _overflow(value: object) -> object:
 
 
 def _backoff(value: object) -> object:
-    if value is None or isinstance(value, Backoff):
+    if isinstance(value, Backoff):
+        return value.in_ms()
+    if value is None:
         return value
     given = _table("retry_backoff", value, required=("min", "max"))
-    least_ms = milliseconds("retry_backoff.min", given["min"], 0, TIMEOUT_MS_MAX)
-    most_ms = milliseconds("retry_backoff.max", given["max"], 0, TIMEOUT_MS_MAX)
+    return _backoff_ms(given["min"], given["max"])
+
+
+def _backoff_ms(least: object, most: object) -> BackoffMs:
+    least_ms = milliseconds("retry_backoff.min", least, 0, TIMEOUT_MS_MAX)
+    most_ms = milliseconds("retry_backoff.max", most, 0, TIMEOUT_MS_MAX)
     if most_ms < least_ms:
         raise PeerError("bad_request", "retry_backoff.max must not be under retry_backoff.min")
-    return Backoff(least_ms, most_ms)
+    return BackoffMs(least_ms, most_ms)
 
 
 def _table(
@@ -146,7 +170,7 @@ def _table(
     """A map with all of the required names, and none but these."""
     names = required + optional
     if not isinstance(value, Mapping):
-        raise PeerError("bad_request", f"{name} must be a map of {' and '.join(names)}")
+        raise of_wrong_type("bad_request", f"{name} must be a map of {' and '.join(names)}")
     for key in value:
         if key not in names:
             raise PeerError(
@@ -161,7 +185,7 @@ def _table(
 def milliseconds(name: str, value: object, least_ms: int, most_ms: int) -> int:
     """A number of seconds in whole milliseconds; what is above nothing stays above nothing."""
     if type(value) is not int and type(value) is not float:
-        raise PeerError(
+        raise of_wrong_type(
             "bad_request", f"{name} must be a number of seconds, not {checks.shown(value)}"
         )
     # Not a number, and either infinity, are outside every range, so that rounding cannot fail.

@@ -45,7 +45,7 @@ class DropOld:
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
+class BackoffMs:
     """The pause before a retry: ``least_ms`` after one failure, doubling up to ``most_ms``."""
 
     least_ms: int
@@ -72,7 +72,7 @@ class TopicSettings:
     received_timeout_ms: int = 300_000
     max_attempts: int = 1
     max_deliveries: int | None = None
-    retry_backoff: Backoff | None = None
+    retry_backoff: BackoffMs | None = None
     dead_letter: str | None = None
     requeue: str = "back"
     default_ttl_ms: int = 7 * DAY_MS
@@ -126,8 +126,8 @@ def _overflow(name: str, value: object) -> None:
 
 
 def _backoff(name: str, value: object) -> None:
-    if type(value) is not Backoff:
-        raise PeerError("bad_request", f"{name} must be Backoff(least_ms, most_ms) or None")
+    if type(value) is not BackoffMs:
+        raise PeerError("bad_request", f"{name} must be BackoffMs(least_ms, most_ms) or None")
     least = checks.whole(f"{name}.least_ms", value.least_ms, 0, TIMEOUT_MS_MAX)
     checks.whole(f"{name}.most_ms", value.most_ms, least, TIMEOUT_MS_MAX)
 
@@ -197,5 +197,5 @@ def overrides_from_plain(plain: Mapping[str, Any]) -> dict[str, Any]:
         policy, size = overflow
         overrides["overflow"] = (DropOld if policy == DropOld.__name__ else RejectNew)(size)
     if backoff is not None:
-        overrides["retry_backoff"] = Backoff(*backoff)
+        overrides["retry_backoff"] = BackoffMs(*backoff)
     return overrides

@@ -13,7 +13,8 @@ from asterism import checks, limits
 from asterism.addresses_host import DEFAULT_ADDRESS, address_in
 from asterism.errors import PeerError
 from asterism.message import Header
-from asterism.options import TopicOptions, milliseconds
+from asterism.options import Backoff, TopicOptions, topic_fields, topic_overrides
+from asterism.sdk import arguments
 from asterism.sdk.composing import Composer, Ids, Wishes, moment_ms, timeout_ms
 from asterism.sdk.connection import (
     CLOSE_TIMEOUT,
@@ -35,8 +36,7 @@ from asterism.sdk.producing import MESSAGE_BYTES, Incoming
 from asterism.sdk.receiving import Subscription
 from asterism.sdk.session import WINDOW_BYTES, WINDOW_MESSAGES
 from asterism.sdk.tickets import ClosedError, Outcome
-from asterism.settings import Backoff, DropOld, RejectNew
-from asterism.subjects import split_interest
+from asterism.settings import DropOld, RejectNew
 from asterism.wire import Verb, dedicated_topic, worker_topic
 
 STATUS_TIMEOUT: Final = 5.0
@@ -50,6 +50,11 @@ FLUSH_MESSAGES: Final = 500  # gathered in one turn of the loop; they leave befo
 FLUSH_BYTES: Final = 250_000
 PENDING: Final = "pending"  # the verdict on a message that is not over
 ASK_AGAIN_S: Final = 1.0  # between questions for an outcome that another client may be told of
+
+_moment_ms: Final = arguments.local(moment_ms)
+_timeout_ms: Final = arguments.local(timeout_ms)
+_check_names: Final = arguments.local(topic_fields)
+_check_settings: Final = arguments.local(topic_overrides)
 
 FRONT_END: Final = b"\0f"
 INTERESTS: Final = b"\0i"
@@ -174,7 +179,9 @@ class Node(Connection):
         the numbers that it had is stored once. Before anything was published on the topic.
         """
         self._check_open()
-        self._session.produce_as(checks.topic_name(topic), producer, next_number)
+        arguments.producer(producer)
+        arguments.whole("next_number", next_number, 1, limits.SEQUENCE_MAX)
+        self._session.produce_as(arguments.topic_name(topic), producer, next_number)
 
     def _compose(
         self, topic: str, payload: Payload, wishes: Wishes, ids: Ids
@@ -219,7 +226,7 @@ class Node(Connection):
         try:
             return await receipt.accepted(timeout)
         except PeerError as error:
-            error.receipt = receipt  # type: ignore[attr-defined]
+            error.receipt = receipt
             raise
 
     async def send_many(
@@ -236,7 +243,7 @@ class Node(Connection):
         header = self._composer.header(topic, now_ms, common)
         listed = messages if type(messages) is list else list(messages)
         if not listed:
-            raise PeerError("bad_request", "there are no messages to publish")
+            raise ValueError("there are no messages to publish")
         contents, headers = self._contents(topic, listed, header, now_ms, common)
         ids = self._ids.take(len(contents), now_ms)
         receipt = BatchReceipt(self, topic, header, len(contents), ids[0])
@@ -269,6 +276,7 @@ class Node(Connection):
         twice within 7 days, and what was refused stays refused. It is one frame.
         """
         self._check_open()
+        arguments.producer(producer)
         now_ms, packed, size = clock_ms(), [], 0
         for number, message in enumerate(messages, 1):
             header = self._composer.header(topic, now_ms, message.wishes)
@@ -301,6 +309,7 @@ class Node(Connection):
         It waits ``wait`` seconds for all of them; what is not over by then is ``pending``. Any
         client may ask, and several at a time.
         """
+        arguments.producer(producer)
         deadline = self._loop.time() + wait
         found: dict[int, Outcome] = {}
         open_ = dict(sequences)
@@ -399,17 +408,16 @@ class Node(Connection):
         a name or a group the receiver is durable, unless ``durable`` is false.
         """
         self._check_open()
-        for interest in interests:
-            split_interest(interest)
+        arguments.interests(interests)
         subscription = self._session.subscribe(
-            checks.topic_name(topic),
+            arguments.topic_name(topic),
             interests or ("**",),
-            name=checks.maybe_text("name", name, limits.NAME_BYTES_MAX),
-            group=checks.maybe_text("group", group, limits.NAME_BYTES_MAX),
+            name=arguments.maybe_name("name", name),
+            group=arguments.maybe_name("group", group),
             durable=durable,
-            credit=checks.whole("credit", credit, 0, limits.CREDIT_MAX),
-            sent_timeout_ms=timeout_ms("sent_timeout", sent_timeout),
-            received_timeout_ms=timeout_ms("received_timeout", received_timeout),
+            credit=arguments.whole("credit", credit, 0, limits.CREDIT_MAX),
+            sent_timeout_ms=_timeout_ms("sent_timeout", sent_timeout),
+            received_timeout_ms=_timeout_ms("received_timeout", received_timeout),
         )
         inbox = Inbox(self, subscription)
         joining = self._loop.create_future()
@@ -441,11 +449,14 @@ class Node(Connection):
         The receiver has to exist (``no_such_receiver``) unless ``interests`` are given. ``timeout``
         is for the answer, beyond ``wait``.
         """
+        arguments.topic_name(topic)
+        arguments.receiver_name(receiver)
+        arguments.whole("max", max, 1, limits.CREDIT_MAX)
+        wait_ms = arguments.milliseconds("wait", wait, 0, limits.TIME_MS_MAX)
         inbox = self._idle_puller(topic, receiver)
         if inbox is None:
             inbox = await self._puller(topic, receiver, interests, timeout)
         held = inbox._subscription
-        wait_ms = milliseconds("wait", wait, 0, limits.TIME_MS_MAX)
         self._check_open()
         number = self._session.request(Verb.PULL, held.topic_bytes, (held.endpoint, max, wait_ms))
         longest = None if timeout is None else timeout + wait
@@ -538,7 +549,8 @@ class Node(Connection):
         ``status`` is ``received``, ``processed`` or ``failed``. Returns those reports that do not
         count, each with its code. It is for those who got a delivery by another way than an inbox.
         """
-        reported = REPORTED[checks.one_of("status", status, REPORTED)]
+        reported = REPORTED[arguments.one_of("status", status, REPORTED)]
+        arguments.receiver_name(receiver)
         fields = (0, reported, tuple(sequences), sayable(reason), receiver, attempts)
         reply = await self._ask_topic(Verb.REPORT, topic, fields, timeout)
         return dict(reply.get("refused", ()))
@@ -556,7 +568,8 @@ class Node(Connection):
 
         Returns those that could not be, each with its code.
         """
-        extension_ms = milliseconds("seconds", seconds, 0, limits.TIME_MS_MAX)
+        arguments.receiver_name(receiver)
+        extension_ms = arguments.milliseconds("seconds", seconds, 0, limits.TIME_MS_MAX)
         fields = (0, tuple(sequences), extension_ms, receiver)
         reply = await self._ask_topic(Verb.EXTEND, topic, fields, timeout)
         return dict(reply.get("refused", ()))
@@ -564,7 +577,7 @@ class Node(Connection):
     async def grant(self, inbox: Inbox, credit: int) -> None:
         """Widens an inbox: so many more deliveries may be out at a time."""
         held = inbox._subscription
-        held.credit += checks.whole("credit", credit, 1, limits.CREDIT_MAX - held.credit)
+        held.credit += arguments.whole("credit", credit, 1, limits.CREDIT_MAX - held.credit)
         held.returned += credit
         self._touch(held)
 
@@ -644,6 +657,7 @@ class Node(Connection):
         **settings: Unpack[TopicOptions],
     ) -> None:
         """Changes settings of a topic; those in ``inherit`` follow the broker's defaults again."""
+        _check_names(tuple(inherit))
         fields = (_plain(settings), tuple(inherit))
         await self._ask_topic(Verb.CONFIGURE, topic, fields, timeout)
 
@@ -700,9 +714,11 @@ class Node(Connection):
         timeout: float | None = TIMEOUT,
     ) -> None:
         """Makes a durable receiver with nobody on it yet."""
+        arguments.receiver_name(name, "name")
+        arguments.interests(interests)
         timeouts = (
-            timeout_ms("sent_timeout", sent_timeout),
-            timeout_ms("received_timeout", received_timeout),
+            _timeout_ms("sent_timeout", sent_timeout),
+            _timeout_ms("received_timeout", received_timeout),
         )
         fields = (name, interests or ("**",), *timeouts)
         await self._ask_topic(Verb.CREATE_RECEIVER, topic, fields, timeout)
@@ -711,6 +727,7 @@ class Node(Connection):
         self, topic: str, name: str, *, timeout: float | None = TIMEOUT
     ) -> None:
         """Deletes a durable receiver and drops its backlog."""
+        arguments.receiver_name(name, "name")
         await self._ask_topic(Verb.DELETE_RECEIVER, topic, (name,), timeout)
 
     async def seek(
@@ -723,7 +740,9 @@ class Node(Connection):
         timeout: float | None = TIMEOUT,
     ) -> int:
         """Moves a durable receiver to a sequence or a time; with neither, to now."""
-        at_ms = None if time is None else moment_ms("time", time)
+        arguments.receiver_name(name, "name")
+        arguments.maybe_whole("sequence", sequence, 0, limits.SEQUENCE_MAX)
+        at_ms = None if time is None else _moment_ms("time", time)
         reply = await self._ask_topic(Verb.SEEK, topic, (name, sequence, at_ms), timeout)
         return int(reply["sequence"])
 
@@ -745,6 +764,7 @@ class Node(Connection):
         timeout: float | None = TIMEOUT,
     ) -> None:
         """Puts a parked delivery back to waiting; with no receiver, all of the message."""
+        arguments.sequence(sequence)
         await self._ask_topic(Verb.RENEW, topic, (sequence, receiver), timeout)
 
     async def abandon(
@@ -756,6 +776,7 @@ class Node(Connection):
         timeout: float | None = TIMEOUT,
     ) -> None:
         """Drops a message in any state, or its parked delivery to one receiver."""
+        arguments.sequence(sequence)
         await self._ask_topic(Verb.ABANDON, topic, (sequence, receiver), timeout)
 
     async def renew_all(self, topic: str, *, timeout: float | None = TIMEOUT) -> None:
@@ -772,6 +793,7 @@ class Node(Connection):
         self, topic: str, priority: int | None = None, *, timeout: float | None = TIMEOUT
     ) -> int:
         """Begins a message; its sequence. It is deleted unless it is ``set`` in time."""
+        arguments.maybe_whole("priority", priority, 0, limits.PRIORITY_MAX)
         message_id = self._ids.take_one(clock_ms())
         reply = await self._ask_topic(Verb.DRAFT, topic, (message_id, priority), timeout)
         return int(reply["sequence"])
@@ -786,7 +808,8 @@ class Node(Connection):
         timeout: float | None = TIMEOUT,
     ) -> None:
         """Gives a draft its payload, or replaces that of a waiting message."""
-        fields = (sequence, _content(payload), attributes or {})
+        given = arguments.string_map("attributes", {} if attributes is None else attributes)
+        fields = (arguments.sequence(sequence), _content(payload), given)
         await self._ask_topic(Verb.SET_DRAFT, topic, fields, timeout)
 
     async def order(
@@ -797,8 +820,10 @@ class Node(Connection):
         A ``wait`` of ``None`` waits for ever; ``timeout`` is for the answer, beyond ``wait``.
         """
         self._check_open()
-        wait_ms = None if wait is None else milliseconds("wait", wait, 0, limits.TIME_MS_MAX)
-        frame = checks.topic_name(topic).encode()
+        wait_ms = None
+        if wait is not None:
+            wait_ms = arguments.milliseconds("wait", wait, 0, limits.TIME_MS_MAX)
+        frame = arguments.topic_name(topic).encode()
         number = self._session.request(Verb.ORDER, frame, (wait_ms,))
         longest = None if wait is None or timeout is None else timeout + wait
         asked = self._loop.create_future()
@@ -854,17 +879,18 @@ class Node(Connection):
         self, topic: str, sequence: int, *, timeout: float | None = TIMEOUT
     ) -> dict[str, Any]:
         """Reads a message; one that was ordered becomes active."""
-        return await self._ask_topic(Verb.FETCH, topic, (sequence,), timeout)
+        return await self._ask_topic(Verb.FETCH, topic, (arguments.sequence(sequence),), timeout)
 
     async def complete(self, topic: str, sequence: int, *, timeout: float | None = TIMEOUT) -> None:
         """Ends an active message well."""
-        await self._ask_topic(Verb.COMPLETE, topic, (sequence,), timeout)
+        await self._ask_topic(Verb.COMPLETE, topic, (arguments.sequence(sequence),), timeout)
 
     async def fail(
         self, topic: str, sequence: int, reason: str = "", *, timeout: float | None = TIMEOUT
     ) -> None:
         """Ends an active message badly: it is parked, or retried where the topic says so."""
-        await self._ask_topic(Verb.FAIL, topic, (sequence, reason), timeout)
+        arguments.sequence(sequence)
+        await self._ask_topic(Verb.FAIL, topic, (sequence, sayable(reason)), timeout)
 
     async def stats(self, topic: str, *, timeout: float | None = TIMEOUT) -> dict[str, Any]:
         """The counts of the work queue."""
@@ -918,7 +944,7 @@ class Node(Connection):
     async def _ask_topic(
         self, verb: Verb, topic: str, fields: object, timeout: float | None
     ) -> dict[str, Any]:
-        return await self._ask(verb, checks.topic_name(topic).encode(), fields, timeout)
+        return await self._ask(verb, arguments.topic_name(topic).encode(), fields, timeout)
 
 
 def connect(
@@ -962,7 +988,8 @@ def _process_topic(process: str) -> bytes:
         return INTERESTS
     if kind in ("worker", "dedicated") and number.isascii() and number.isdigit():
         return worker_topic(int(number)) if kind == "worker" else dedicated_topic(int(number))
-    raise PeerError("bad_request", f"there is no process {checks.shown(process)}")
+    refusal = PeerError("bad_request", f"there is no process {checks.shown(process)}")
+    raise arguments.wrong(refusal)
 
 
 def _content(payload: object) -> bytes:
@@ -985,7 +1012,11 @@ def _chunk(contents: list[bytes], headers: list[bytes], start: int) -> tuple[int
 
 
 def _plain(settings: TopicOptions) -> dict[str, object]:
-    """Settings as they travel: the values that ``asterism`` exports become maps."""
+    """Settings as they travel, checked: the values that ``asterism`` exports become maps."""
+    unknown = settings.keys() - TopicOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"there is no topic setting {min(unknown)!r}")
+    _check_settings(settings)
     return {name: _plain_setting(value) for name, value in settings.items()}
 
 
@@ -995,6 +1026,6 @@ def _plain_setting(value: object) -> object:
             return {"size": size, "policy": "reject_new"}
         case DropOld(size):
             return {"size": size, "policy": "drop_old"}
-        case Backoff(least_ms, most_ms):
-            return {"min": least_ms / 1_000, "max": most_ms / 1_000}
+        case Backoff(least, most):
+            return {"min": least, "max": most}
     return value

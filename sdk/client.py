@@ -404,7 +404,7 @@ class BlockingNode:
         try:
             return receipt.accepted(timeout)
         except PeerError as error:
-            error.receipt = receipt  # type: ignore[attr-defined]
+            error.receipt = receipt
             raise
 
     def send_many(

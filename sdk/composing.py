@@ -5,14 +5,15 @@ Ids are 16 bytes in the layout of UUIDv7, so that they sort by time:
     time in ms:48  version 7:4  chance:12  variant 10:2  counter:62
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 from asterism import checks, limits
-from asterism.errors import PeerError
+from asterism.errors import PeerError, of_wrong_type
 from asterism.message import ALL_RECEIVERS, EXPECTED, NEVER_MS, Header, Mode
 from asterism.options import milliseconds
+from asterism.sdk.arguments import wrong
 from asterism.settings import TIMEOUT_MS_MAX, TTL_MS_MAX
 
 MODES: Final = {mode.name.lower(): mode for mode in Mode}
@@ -73,7 +74,7 @@ class Composer:
         self._kept: dict[object, Header] = {}
 
     def header(self, topic: str, now_ms: int, wishes: Wishes) -> Header:
-        """The header of a message on this topic; what is wrong with either is a ``PeerError``."""
+        """The header of a message on this topic; one that is wrong is a ``TypeError`` or so."""
         key: object = None
         if "ttl" not in wishes and "attributes" not in wishes and type(topic) is str:
             try:
@@ -83,7 +84,10 @@ class Composer:
                 key = kept = None
             if kept is not None:
                 return kept
-        header = make_header(checks.topic_name(topic), now_ms, **wishes)
+        try:
+            header = make_header(checks.topic_name(topic), now_ms, **wishes)
+        except PeerError as refusal:
+            raise wrong(refusal) from None
         if key is not None:
             if len(self._kept) >= HEADERS_KEPT_MAX:
                 self._kept.clear()
@@ -109,7 +113,7 @@ def make_header(topic: str, now_ms: int, **wishes: Unpack[Wishes]) -> Header:
         mode,
         expect,
         _subjects(topic, given),
-        dict(given.get("attributes") or {}),
+        _attributes(given.get("attributes")),
         _receivers_wanted(max_receivers),
         _expiry_ms(given, now_ms),
         given.get("priority"),
@@ -126,8 +130,18 @@ def _subjects(topic: str, given: dict[str, Any]) -> tuple[str, ...]:
     if subjects is None:
         return (topic if subject is None else subject,)
     if isinstance(subjects, str):
-        raise PeerError("bad_subject", "subjects must be a list; for one there is subject")
+        raise of_wrong_type("bad_subject", "subjects must be a list; for one there is subject")
+    if not isinstance(subjects, Iterable):
+        raise of_wrong_type("bad_subject", f"subjects must be a list, not {checks.shown(subjects)}")
     return tuple(subjects)
+
+
+def _attributes(given: object) -> dict[str, str]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise of_wrong_type("bad_request", f"attributes must be a map, not {checks.shown(given)}")
+    return dict(given)
 
 
 def _receivers_wanted(value: object) -> int | None:

@@ -16,7 +16,7 @@ from typing import Any, Final, Self, Unpack
 from asterism import __version__, limits
 from asterism.errors import PeerError
 from asterism.message import Header
-from asterism.options import milliseconds
+from asterism.sdk import arguments
 from asterism.sdk import events as happened
 from asterism.sdk.composing import Wishes
 from asterism.sdk.deliveries import (
@@ -33,7 +33,6 @@ from asterism.sdk.receiving import Subscription
 from asterism.sdk.session import Session
 from asterism.sdk.tickets import ClosedError, Outcome, Ticket
 from asterism.sdk.waiting import Waiting, deadline_in
-from asterism.subjects import split_interest
 from asterism.wire import LANE_TOKEN_BYTES, Part, Verb
 
 log = logging.getLogger("asterism")
@@ -219,7 +218,7 @@ class Delivery(Received):
 
     async def extend(self, seconds: float, *, timeout: float | None = TIMEOUT) -> None:
         """Moves its deadline to so many seconds from now; 0 gives it up at once."""
-        extension_ms = milliseconds("seconds", seconds, 0, limits.TIME_MS_MAX)
+        extension_ms = arguments.milliseconds("seconds", seconds, 0, limits.TIME_MS_MAX)
         fields = (self._subscription.endpoint, (self.sequence,), extension_ms)
         node = self._inbox._node
         reply = await node._ask(Verb.EXTEND, self._subscription.topic_bytes, fields, timeout)
@@ -230,7 +229,7 @@ class Delivery(Received):
         """Answers a request."""
         target = self.reply_to
         if target is None:
-            raise PeerError("wrong_state", "this message does not ask for an answer")
+            raise RuntimeError("this message does not ask for an answer")
         topic, subject = target
         answer: Wishes = {"mode": "push", "subject": subject, **wishes}
         return await self._inbox._node.publish(topic, payload, **answer)
@@ -361,8 +360,7 @@ class Inbox:
     async def set_interests(self, *interests: str, timeout: float | None = TIMEOUT) -> None:
         """Replaces the interests; what is on its way is neither lost nor repeated."""
         held = self._subscription
-        for interest in interests:
-            split_interest(interest)
+        arguments.interests(interests)
         before, held.interests = held.interests, interests
         try:
             await self._node._ask(

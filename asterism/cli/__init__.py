@@ -35,6 +35,7 @@ def _run(given: list[str]) -> int:
     options = parser().parse_args(given)
     from asterism.config import ConfigError, warning_of
     from asterism.errors import PeerError
+    from asterism.sdk.arguments import ARGUMENT_ERRORS, refusal_of
 
     if "config" in options and (warning := warning_of(os.environ)):
         output.warn(f"{PROGRAM}: {warning}")
@@ -42,8 +43,9 @@ def _run(given: list[str]) -> int:
     try:
         module = importlib.import_module(f"asterism.cli.{options.module}")
         return int(getattr(module, options.function)(options))
-    except PeerError as error:
-        raise output.CommandError(output.refusal(error.code, error.detail)) from error
+    except (PeerError, *ARGUMENT_ERRORS) as error:
+        refusal = refusal_of(error)
+        raise output.CommandError(output.refusal(refusal.code, refusal.detail)) from error
     except ConfigError as error:
         raise output.CommandError(str(error), output.WRONG_USE) from error
     except ConnectionError as error:

@@ -58,6 +58,7 @@ from asterism.process_host import (
     socket_address,
 )
 from asterism.sdk.aio import Node, connect
+from asterism.sdk.arguments import ARGUMENT_ERRORS
 from asterism.wire import FRAME_BYTES_MAX
 
 PAYLOAD_LIMIT: Final = 1_048_576
@@ -147,6 +148,8 @@ class Application:
             response = (with_code(refused) if is_core else refused).response()
         except PeerError as error:
             response = _told(error, request, is_core)
+        except ARGUMENT_ERRORS as error:
+            response = _told(error.refusal, request, is_core)
         except (TimeoutError, ConnectionError) as error:
             away = PeerError("busy", f"the broker does not answer: {error}")
             response = _told(away, request, is_core)

@@ -19,6 +19,7 @@ from asterism.gateways.http.v1_messages import (
     raw_message,
 )
 from asterism.sdk.aio import Message, Node, Once, Outcome, Receipt
+from asterism.sdk.arguments import ARGUMENT_ERRORS
 from asterism.sdk.composing import Wishes, make_header
 from asterism.sdk.connection import clock_ms
 from asterism.sdk.tickets import UNKNOWN
@@ -86,6 +87,8 @@ class Publishing:
             return await self._node.send(topic, payload, timeout=TIMEOUT_S, **wishes)
         except PeerError as error:
             return error
+        except ARGUMENT_ERRORS as error:
+            return error.refusal
 
     # --- by a producer of this request alone, which anybody may ask for again ----------------
 

@@ -30,7 +30,9 @@ from asterism.gateways.http.protocol import (
 from asterism.gateways.http.queues import TIMEOUT_S
 from asterism.gateways.http.v1_deliveries import reported, told
 from asterism.gateways.http.v1_input import Query, fields_of, reports_of
+from asterism.sdk import arguments
 from asterism.sdk.aio import Delivery, Inbox, Node
+from asterism.sdk.arguments import ARGUMENT_ERRORS
 
 STREAMS_MAX: Final = 4_096  # subscriptions through one process; the next is refused with busy
 CREDIT: Final = 256  # deliveries out at a time, unless a client says otherwise
@@ -266,7 +268,13 @@ class Conversation(Writer):
             data = event.get("text") or event.get("bytes") or b""
             try:
                 await self._take(data.encode() if isinstance(data, str) else data)
-            except (RefusedError, PeerError, TimeoutError, ConnectionError) as error:
+            except (
+                RefusedError,
+                PeerError,
+                *ARGUMENT_ERRORS,
+                TimeoutError,
+                ConnectionError,
+            ) as error:
                 await self._say("error", failure_of(error))
 
     async def _take(self, data: bytes) -> None:
@@ -285,8 +293,8 @@ class Conversation(Writer):
 
 def failure_of(error: Exception) -> dict[str, Any]:
     """What went wrong, as it is told to somebody who is connected already."""
-    if isinstance(error, PeerError):
-        error = refusal_of(error)
+    if isinstance(error, (PeerError, *ARGUMENT_ERRORS)):
+        error = refusal_of(arguments.refusal_of(error))
     if isinstance(error, RefusedError):
         return {"code": with_code(error).code, "message": error.message}
     return {"code": "busy", "message": f"the broker does not answer: {error}"}

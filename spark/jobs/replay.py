@@ -33,6 +33,7 @@ from pyspark.sql import functions as sql
 
 import asterism
 from asterism.errors import PeerError
+from asterism.sdk.arguments import ARGUMENT_ERRORS
 from asterism.sdk.composing import Wishes
 from asterism.spark.jobs.common import JobError, Tables, read_tables, reason_of
 from asterism.storage.snapshot import Snapshot
@@ -341,6 +342,8 @@ def publish_all(task: Task) -> str:
         _publish_file(task, progress)
     except PeerError as error:
         return f"{task.topic}: {error.code}: {error.detail}"
+    except ARGUMENT_ERRORS as error:
+        return f"{task.topic}: {error.refusal.code}: {error}"
     except (ConnectionError, TimeoutError) as error:
         return f"{task.address}: {error}."
     return ""

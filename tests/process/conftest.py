@@ -28,6 +28,7 @@ from asterism.config import Config
 from asterism.message import Header, Mode, Status
 from asterism.router.placement import store_of, worker_of
 from asterism.sdk.aio import Delivery, Inbox, Node
+from asterism.sdk.arguments import ARGUMENT_ERRORS
 from asterism.testing import Broker
 from asterism.wire import Verb
 
@@ -141,11 +142,20 @@ def moment(seconds: float = 0.0) -> float:
 
 
 @contextlib.asynccontextmanager
-async def refused(code: str) -> AsyncIterator[pytest.ExceptionInfo[asterism.PeerError]]:
+async def refused(code: str) -> AsyncIterator[pytest.ExceptionInfo[asterism.BrokerError]]:
     """What happens within is refused with this code."""
-    with pytest.raises(asterism.PeerError) as raised:
+    with pytest.raises(asterism.BrokerError) as raised:
         yield raised
     assert raised.value.code == code
+
+
+@contextlib.asynccontextmanager
+async def wrong(code: str) -> AsyncIterator[None]:
+    """What is asked within never leaves the client; the broker would refuse it with this code."""
+    with pytest.raises(ARGUMENT_ERRORS) as raised:
+        yield
+    error = raised.value
+    assert isinstance(error, ARGUMENT_ERRORS) and error.refusal.code == code
 
 
 # --- bare frames ----------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ def test_what_the_broker_refuses_is_raised_with_its_code(broker: Broker, topic: 
         with pytest.raises(asterism.PeerError) as exists:
             await node.create_topic(topic + "-new")
         assert exists.value.code == "topic_exists"
-        with pytest.raises(asterism.PeerError, match="bad_interest"):
+        with pytest.raises(ValueError, match="interest"):
             await node.subscribe(topic, "")
         with pytest.raises(RuntimeError, match="no receipt was asked for"):
             await (await node.publish(topic, b"x")).resolved()
@@ -201,7 +201,7 @@ def test_of_many_messages_some_may_differ_and_some_may_be_refused(
         with pytest.raises(asterism.PeerError) as refused:
             await node.publish_many(topic, messages, subject="common")
         assert refused.value.code == "overflow"
-        receipt = refused.value.receipt  # type: ignore[attr-defined]
+        receipt = refused.value.receipt
         assert len(receipt.sequences) == 2
         assert [(position, error.code) for position, error in receipt.refused] == [(2, "overflow")]
         inbox = await node.subscribe(topic)
@@ -222,9 +222,9 @@ def test_more_than_a_window_holds_may_be_published_at_once(broker: Broker, topic
 
 def test_a_number_of_more_than_64_bits_is_refused(broker: Broker, topic: str) -> None:
     async def scenario(node: Node, topic: str) -> None:
-        with pytest.raises(asterism.PeerError, match="bad_request"):
+        with pytest.raises(ValueError, match="priority must be from 0 to"):
             await node.publish(topic, b"", priority=2**64)
-        with pytest.raises(asterism.PeerError, match="bad_request"):
+        with pytest.raises(ValueError, match="sequence must be from 0 to"):
             await node.fetch(topic, 2**70)
 
     run(broker, topic, scenario)
@@ -626,7 +626,7 @@ def test_the_work_queue_has_its_verbs(broker: Broker, topic: str) -> None:
 
 def test_topics_are_made_changed_described_listed_cleared(broker: Broker, topic: str) -> None:
     async def scenario(node: Node, topic: str) -> None:
-        backoff = asterism.Backoff(100, 2_000)
+        backoff = asterism.Backoff(min=0.1, max=2)
         await node.create_topic(topic, retry_backoff=backoff, sent_timeout=2.5)
         await node.configure(topic, max_attempts=3, inherit=["sent_timeout"])
         await node.publish_many(topic, [b"x"] * 3)

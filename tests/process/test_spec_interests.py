@@ -14,10 +14,10 @@ from tests.process.conftest import (
     Raw,
     is_empty,
     receive,
-    refused,
     take,
     until,
     with_a_client,
+    wrong,
 )
 
 pytestmark = pytest.mark.process
@@ -59,10 +59,11 @@ async def test_an_interest_matches_what_the_table_says(node: Node, topic: str, m
 
 @pytest.mark.parametrize("subject", ["", "/", "a/*", "**", "a/**/b"])
 def test_a_subject_that_is_none_is_refused(broker: Broker, topic: str, subject: str) -> None:
-    with asterism.connect_blocking(broker.address) as node:
-        with pytest.raises(asterism.PeerError) as raised:
-            node.publish(topic, b"", subject=subject)
-        assert raised.value.code == "bad_subject"
+    with (
+        asterism.connect_blocking(broker.address) as node,
+        pytest.raises(ValueError, match=r"segment|1 to"),
+    ):
+        node.publish(topic, b"", subject=subject)
     with Raw(broker.address) as raw:  # the broker says the same as the client
         header = b"\x93\x02\x02\x91" + bytes([0xA0 + len(subject)]) + subject.encode()
         ((code, _),) = raw.ask(Verb.PUBLISH, topic, [[[bytes(16), header, b""]]]).body
@@ -97,7 +98,7 @@ async def test_interests_can_be_replaced_while_running(node: Node, topic: str) -
     await node.publish(topic, b"4", subject="c/1")
     assert [each.payload for each in await receive(inbox, 1)] == [b"4"]
     assert await is_empty(node, inbox)
-    async with refused("bad_interest"):
+    async with wrong("bad_interest"):
         await inbox.set_interests("")
 
 

@@ -370,7 +370,7 @@ async def test_a_failure_is_retried_while_attempts_are_left(node: Node, topic: s
 @with_a_client
 async def test_a_retry_comes_after_a_pause(node: Node, topic: str) -> None:
     pause = 0.3
-    await node.create_topic(topic, max_attempts=2, retry_backoff=asterism.Backoff(300, 300))
+    await node.create_topic(topic, max_attempts=2, retry_backoff=asterism.Backoff(0.3, 0.3))
     inbox = await node.subscribe(topic, name="r")
     await publish_for_one(node, topic, b"")
     delivery = await inbox.receive(WAIT_S)

@@ -21,6 +21,7 @@ from tests.process.conftest import (
     take,
     until,
     with_a_client,
+    wrong,
 )
 
 pytestmark = pytest.mark.process
@@ -56,7 +57,7 @@ async def test_a_message_has_one_subject_or_more(node: Node, topic: str) -> None
     inbox = await node.subscribe(topic, name="r")
     await node.publish(topic, b"", subjects=["a/b", "c"])
     assert (await inbox.receive(WAIT_S)).subjects == ("a/b", "c")
-    async with refused("bad_subject"):
+    async with wrong("bad_subject"):
         await node.publish(topic, b"", subjects=[])
 
 
@@ -92,14 +93,14 @@ async def test_modes_and_expectations_are_those_of_the_table(node: Node, topic: 
             delivery = await inbox.receive(WAIT_S)
             assert (delivery.mode, delivery.expect) == (mode, expect)
             await delivery.processed()
-    async with refused("bad_request"):
+    async with wrong("bad_request"):
         await node.publish(topic, b"", mode="loud")
-    async with refused("bad_request"):
+    async with wrong("bad_request"):
         await node.publish(topic, b"", expect="waiting")
     for mode in ("push", "online"):
-        async with refused("bad_request"):
+        async with wrong("bad_request"):
             await node.publish(topic, b"", mode=mode, max_receivers=1)
-        async with refused("bad_request"):
+        async with wrong("bad_request"):
             await node.publish(topic, b"", mode=mode, ttl=10)
 
 
@@ -139,7 +140,7 @@ async def test_never_is_allowed_where_max_receivers_is_set(node: Node, topic: st
     await node.publish(topic, b"for ever", expires_at="never", max_receivers=1)
     assert (await measure.resolved(WAIT_S)).verdict == "expired"
     assert await take(await node.subscribe(topic, name="r"), 1) == [b"for ever"]
-    async with refused("bad_request"):
+    async with wrong("bad_request"):
         await node.publish(topic, b"", expires_at="never")
 
 

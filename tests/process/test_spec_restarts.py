@@ -139,7 +139,7 @@ async def answers(delivery: asterism.Delivery, payload: bytes) -> bool:
 async def test_settings_interests_and_parked_messages_outlive_every_process(
     node: Node, topic: str, broker: Broker, kind: str
 ) -> None:
-    await node.create_topic(topic, max_payload=5, retry_backoff=asterism.Backoff(1, 2))
+    await node.create_topic(topic, max_payload=5, retry_backoff=asterism.Backoff(0.001, 0.002))
     inbox = await node.subscribe(topic, "a/*", "b", name="r")
     receipt = await node.publish(topic, b"x", subject="b", expect="processed", max_receivers=1)
     await (await inbox.receive(WAIT_S)).failed("broken", confirm=True)
@@ -157,7 +157,7 @@ async def test_settings_interests_and_parked_messages_outlive_every_process(
 async def test_what_is_due_later_outlives_the_kill_of_its_worker(
     node: Node, topic: str, broker: Broker
 ) -> None:
-    pause = asterism.Backoff(300, 300)
+    pause = asterism.Backoff(0.3, 0.3)
     await node.create_topic(topic, max_attempts=2, retry_backoff=pause, draft_timeout=0.3)
     inbox = await node.subscribe(topic, name="r")
     await node.publish(topic, b"retried", expect="processed", max_receivers=1)

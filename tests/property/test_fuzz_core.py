@@ -20,7 +20,7 @@ from asterism import limits
 from asterism.effects import Accepted, Refusal, Refuse
 from asterism.errors import ERRORS, PeerError
 from asterism.message import Header, Mode, Status, decode_header
-from asterism.settings import Backoff, DropOld, RejectNew, TopicSettings
+from asterism.settings import BackoffMs, DropOld, RejectNew, TopicSettings
 from asterism.storage import keys, records
 from tests.support.core import CoreBroker, header
 
@@ -60,7 +60,7 @@ setting_values = (
     | st.booleans()
     | st.sampled_from(["back", "front", "full", "none", "orders", "graves", RejectNew(2)])
     | st.builds(DropOld, numbers)
-    | st.builds(Backoff, numbers, numbers)
+    | st.builds(BackoffMs, numbers, numbers)
     | anything
 )
 changes = st.dictionaries(st.sampled_from(SETTING_NAMES) | texts, setting_values, max_size=3)

@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from asterism import Backoff, DropOld, PeerError, RejectNew, checks, subjects
+from asterism import DropOld, PeerError, RejectNew, checks, subjects
 from asterism.config import (
     KEYS,
     MAY_BE_NONE,
@@ -26,7 +26,7 @@ from asterism.config import (
 )
 from asterism.errors import ERRORS
 from asterism.options import topic_overrides, topic_settings_as_user
-from asterism.settings import TIMEOUT_MS_MAX, TTL_MS_MAX, TopicSettings
+from asterism.settings import TIMEOUT_MS_MAX, TTL_MS_MAX, BackoffMs, TopicSettings
 
 # A loaded machine is not a failure.
 quiet = settings(deadline=None, max_examples=200)
@@ -53,7 +53,7 @@ near_values = (
     | st.dictionaries(st.sampled_from(PARTS), anything | st.integers(-2, 10), max_size=3)
     | st.builds(RejectNew, anything)
     | st.builds(DropOld, anything)
-    | st.builds(Backoff, anything, anything)
+    | st.builds(BackoffMs, anything, anything)
 )
 field_maps = st.dictionaries(st.sampled_from(FIELD_NAMES) | keys, near_values, max_size=4)
 user_maps = st.dictionaries(st.sampled_from(USER_NAMES) | keys, near_values, max_size=4)
@@ -113,7 +113,7 @@ def test_overrides_that_are_taken_are_good_settings(values: dict[Any, Any]) -> N
 @given(st.integers(1, TIMEOUT_MS_MAX), st.integers(1, TTL_MS_MAX))
 def test_every_millisecond_survives_being_shown_in_seconds(timeout_ms: int, ttl_ms: int) -> None:
     held = TopicSettings(
-        sent_timeout_ms=timeout_ms, default_ttl_ms=ttl_ms, retry_backoff=Backoff(0, timeout_ms)
+        sent_timeout_ms=timeout_ms, default_ttl_ms=ttl_ms, retry_backoff=BackoffMs(0, timeout_ms)
     )
     assert TopicSettings().changed(topic_overrides(topic_settings_as_user(held))) == held
 

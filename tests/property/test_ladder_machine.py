@@ -28,7 +28,7 @@ from asterism import commands as ask
 from asterism.effects import Deliver
 from asterism.errors import PeerError
 from asterism.message import Status
-from asterism.settings import Backoff
+from asterism.settings import BackoffMs
 from asterism.storage.keys import TopicKeys
 from tests.support.core import START_MS, CoreBroker
 from tests.support.delivered import deliveries_of
@@ -326,7 +326,7 @@ stales = st.sampled_from([None, 0, 1])
 tempers = {
     "max_attempts": st.integers(1, 3),
     "max_deliveries": st.sampled_from([None, None, 1, 2, 4]),
-    "retry_backoff": st.sampled_from([None, Backoff(10, 20)]),
+    "retry_backoff": st.sampled_from([None, BackoffMs(10, 20)]),
     "requeue": st.sampled_from(["back", "front"]),
     "sent_timeout_ms": st.sampled_from([10, 20]),
     "received_timeout_ms": st.sampled_from([10, 30]),

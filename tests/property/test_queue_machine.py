@@ -22,7 +22,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from asterism import commands as ask
 from asterism.errors import PeerError
-from asterism.settings import Backoff, DropOld, RejectNew
+from asterism.settings import BackoffMs, DropOld, RejectNew
 from tests.support.core import START_MS, CoreBroker
 
 NO_PRIORITY = 2**40  # behind every other
@@ -264,7 +264,7 @@ tempers = {
         st.none(), st.builds(RejectNew, st.integers(1, 6)), st.builds(DropOld, st.integers(1, 6))
     ),
     "max_attempts": st.integers(1, 3),
-    "retry_backoff": st.sampled_from([None, Backoff(10, 20)]),
+    "retry_backoff": st.sampled_from([None, BackoffMs(10, 20)]),
     "requeue": st.sampled_from(["back", "front"]),
 }
 

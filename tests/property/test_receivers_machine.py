@@ -29,7 +29,7 @@ from asterism.effects import Deliver, EndpointGone
 from asterism.errors import PeerError
 from asterism.message import Status
 from asterism.router.interest import matches
-from asterism.settings import Backoff
+from asterism.settings import BackoffMs
 from asterism.storage.keys import TopicKeys
 from tests.support.core import START_MS, CoreBroker
 from tests.support.delivered import deliveries_of
@@ -525,7 +525,7 @@ sent_only = st.sampled_from([False, False, True])
 tempers = {
     "max_attempts": st.integers(1, 2),
     "max_deliveries": st.sampled_from([None, None, 2]),
-    "retry_backoff": st.sampled_from([None, Backoff(10, 20)]),
+    "retry_backoff": st.sampled_from([None, BackoffMs(10, 20)]),
     "requeue": st.sampled_from(["back", "front"]),
 }
 

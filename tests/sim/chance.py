@@ -4,7 +4,7 @@ from random import Random
 from typing import Any
 
 from asterism.message import NEVER_MS, Header, Mode, Status
-from asterism.settings import Backoff, DropOld, RejectNew
+from asterism.settings import BackoffMs, DropOld, RejectNew
 
 SUBJECTS = ("a", "a/b", "a/c", "a/b/c", "b/x", "b/x/y", "c")
 INTERESTS = ("**", "a/**", "a/*", "a", "a/b", "b/**", "*/x/**", "**/y", "c", "*/b")
@@ -47,7 +47,7 @@ def rare_setting(rng: Random, others: list[str]) -> dict[str, Any]:
             value = rng.randint(1, 5)
         case "retry_backoff":
             least = rng.choice((50, 300))
-            value = Backoff(least, least * 4)
+            value = BackoffMs(least, least * 4)
         case "dead_letter":
             value = rng.choice(others) if others else None
         case "history":

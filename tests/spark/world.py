@@ -251,7 +251,7 @@ def _work(world: World, node: BlockingNode) -> None:
 
 def _retried(world: World, node: BlockingNode) -> None:
     """Failed once, and kept back until its next attempt; of the pool, and of the log."""
-    backoff = asterism.Backoff(HOUR_S * 1_000, HOUR_S * 1_000)
+    backoff = asterism.Backoff(HOUR_S, HOUR_S)
     node.create_topic(RETRIED, max_attempts=3, retry_backoff=backoff)
     inbox = node.subscribe(RETRIED, name="tries", durable=True)
     for payload, kind in ((b"once", "pool"), (b"twice", "log")):

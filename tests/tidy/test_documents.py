@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+import asterism
 from asterism.config import KEYS, MAY_BE_NONE, Config, ConfigError, from_mapping, parse, variable_of
-from asterism.errors import ERRORS
+from asterism.errors import ERRORS, PeerError
 from asterism.options import topic_settings_as_user
 from tests.tidy import tree
 
@@ -35,8 +36,14 @@ def test_every_code_stands_in_the_document_with_its_sentence() -> None:
     assert documented == list(ERRORS.items()), "docs/errors.md is the table of asterism/errors.py"
 
 
+def test_every_code_stands_in_the_document_with_its_class() -> None:
+    for code, _, named, _ in rows(ERRORS_DOCUMENT):
+        found = getattr(asterism, named.strip("`"))
+        assert issubclass(found, asterism.BrokerError) and type(PeerError(code)) is found
+
+
 def test_every_code_says_what_to_do() -> None:
-    for code, _, what_to_do in rows(ERRORS_DOCUMENT):
+    for code, _, _, what_to_do in rows(ERRORS_DOCUMENT):
         assert what_to_do.endswith("."), f"{code} needs a sentence on what to do"
 
 

@@ -22,7 +22,7 @@ from asterism.config import (
     warning_of,
 )
 from asterism.options import TOPIC_NAMES, topic_overrides, topic_settings_as_user
-from asterism.settings import TIMEOUT_MS_MAX, TTL_MS_MAX, TopicSettings
+from asterism.settings import TIMEOUT_MS_MAX, TTL_MS_MAX, BackoffMs, TopicSettings
 
 WHOLE_FILE = b"""
 data_dir = "here"
@@ -103,7 +103,7 @@ WHOLE_CONFIG = Config(
         received_timeout_ms=1,
         max_attempts=5,
         max_deliveries=9,
-        retry_backoff=Backoff(100, 60_000),
+        retry_backoff=BackoffMs(100, 60_000),
         dead_letter="dead",
         requeue="front",
         default_ttl_ms=1,
@@ -453,8 +453,9 @@ def test_overrides_may_set_to_none() -> None:
 
 
 def test_overrides_take_the_values_that_the_package_exports() -> None:
-    given = {"overflow": RejectNew(5), "retry_backoff": Backoff(1, 2)}
-    assert topic_overrides(given) == given
+    given = {"overflow": RejectNew(5), "retry_backoff": Backoff(min=0.5, max=2)}
+    held = {"overflow": RejectNew(5), "retry_backoff": BackoffMs(500, 2_000)}
+    assert topic_overrides(given) == held
     with pytest.raises(PeerError, match=r"overflow\.size"):
         topic_overrides({"overflow": RejectNew(0)})
 

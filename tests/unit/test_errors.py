@@ -1,9 +1,12 @@
 """The table of errors and the exception that carries one of its codes."""
 
+import copy
 import pickle
+from collections.abc import Callable
 
 import pytest
 
+import asterism
 from asterism import PeerError
 from asterism.errors import ADVICE, ERRORS
 
@@ -73,6 +76,29 @@ def test_a_code_outside_the_table_is_our_bug_not_a_peers() -> None:
         PeerError("no_such_code")
 
 
-def test_an_error_crosses_processes_whole() -> None:
-    copy = pickle.loads(pickle.dumps(PeerError("busy", "full", 250)))
-    assert (copy.code, copy.detail, copy.retry_after_ms) == ("busy", "full", 250)
+@pytest.mark.parametrize("code", ERRORS)
+def test_an_error_is_of_the_class_of_its_code(code: str) -> None:
+    error = PeerError(code, "so it was", 250)
+    named = code.replace("_", "")
+    assert type(error).__name__.lower() == named and type(error).__name__ in asterism.__all__
+    assert isinstance(error, asterism.BrokerError) and not isinstance(error, OSError)
+    assert (error.code, error.detail, error.retry_after) == (code, "so it was", 0.25)
+
+
+def test_a_class_takes_no_code_but_its_own() -> None:
+    assert type(asterism.Overflow("overflow", "full")) is asterism.Overflow
+    with pytest.raises(AssertionError):
+        asterism.Overflow("busy")
+
+
+@pytest.mark.parametrize("again", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy])
+@pytest.mark.parametrize("code", ERRORS)
+def test_an_error_crosses_processes_whole(
+    code: str, again: Callable[[PeerError], PeerError]
+) -> None:
+    error = PeerError(code, "full", 250)
+    error.receipt = object()  # which belongs to this process
+    second = again(error)
+    assert type(second) is type(error)
+    assert (second.code, second.detail, second.retry_after_ms) == (code, "full", 250)
+    assert second.receipt is None

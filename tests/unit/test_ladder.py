@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from asterism import Backoff, PeerError, limits
+from asterism import PeerError, limits
 from asterism import commands as ask
 from asterism.actors.shard import Shard
 from asterism.effects import Forward
 from asterism.errors import ERRORS
 from asterism.message import decode_header
-from asterism.settings import RejectNew
+from asterism.settings import BackoffMs, RejectNew
 from tests.support.core import START_MS, CoreBroker, header
 from tests.support.kinds import (
     ALL,
@@ -233,7 +233,7 @@ def test_processed_after_a_restart_completes_what_nobody_else_holds(
 
 @durable_kinds
 def test_processed_during_the_pause_before_a_retry_completes_the_message(kind: Kind) -> None:
-    broker = CoreBroker(max_attempts=2, retry_backoff=Backoff(1_000, 1_000))
+    broker = CoreBroker(max_attempts=2, retry_backoff=BackoffMs(1_000, 1_000))
     broker.subscribe(name="worker")
     sequence = broker.publish(**kind)
     broker.failed(sequence)
@@ -711,7 +711,7 @@ def test_a_changed_number_of_attempts_holds_for_what_is_out_already() -> None:
 
 @every_kind
 def test_a_retry_comes_after_a_pause_that_doubles_up_to_its_bound(kind: Kind) -> None:
-    broker = CoreBroker(max_attempts=9, retry_backoff=Backoff(1_000, 5_000))
+    broker = CoreBroker(max_attempts=9, retry_backoff=BackoffMs(1_000, 5_000))
     broker.subscribe(name="worker")
     sequence = broker.publish(**kind)
     broker.take()
@@ -725,7 +725,7 @@ def test_a_retry_comes_after_a_pause_that_doubles_up_to_its_bound(kind: Kind) ->
 
 @durable_kinds
 def test_the_pause_before_a_retry_outlives_a_restart(kind: Kind) -> None:
-    broker = CoreBroker(max_attempts=3, retry_backoff=Backoff(1_000, 5_000))
+    broker = CoreBroker(max_attempts=3, retry_backoff=BackoffMs(1_000, 5_000))
     broker.subscribe(name="worker")
     sequence = broker.publish(**kind)
     for attempt, pause_ms in ((1, 1_000), (2, 2_000)):
@@ -743,7 +743,7 @@ def test_the_pause_before_a_retry_outlives_a_restart(kind: Kind) -> None:
 @durable_kinds
 @pytest.mark.parametrize("key", [None, "k"])
 def test_failures_before_a_restart_count(kind: Kind, key: str | None) -> None:
-    broker = CoreBroker(max_attempts=2, retry_backoff=Backoff(1_000, 1_000))
+    broker = CoreBroker(max_attempts=2, retry_backoff=BackoffMs(1_000, 1_000))
     broker.subscribe(name="worker")
     sequence = broker.publish(ordering_key=key, **kind)
     broker.take()
@@ -870,7 +870,7 @@ def test_a_repeated_failure_of_before_a_renewal_ends_nothing(kind: Kind, restart
 
 @durable_kinds
 def test_the_pause_before_a_retry_begins_anew_with_a_renewal(kind: Kind) -> None:
-    broker = CoreBroker(max_attempts=3, retry_backoff=Backoff(1_000, 9_000))
+    broker = CoreBroker(max_attempts=3, retry_backoff=BackoffMs(1_000, 9_000))
     broker.subscribe(name="worker")
     sequence = broker.publish(**kind)
     for pause_ms in (1_000, 2_000):
@@ -1324,7 +1324,7 @@ def test_every_code_of_a_refused_report_is_in_the_table() -> None:
 def test_what_failed_and_paused_keeps_its_place_as_the_topic_says(
     requeue: str, wanted: int | None
 ) -> None:
-    broker = CoreBroker(requeue=requeue, max_attempts=2, retry_backoff=Backoff(100, 100))
+    broker = CoreBroker(requeue=requeue, max_attempts=2, retry_backoff=BackoffMs(100, 100))
     broker.subscribe(name="c", credit=1)
     first = broker.publish(b"1", max_receivers=wanted)
     second = broker.publish(b"2", max_receivers=wanted)

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from asterism import Backoff, limits
 from asterism import commands as ask
+from asterism import limits
 from asterism.effects import Refusal
 from asterism.errors import PeerError
 from asterism.message import NEVER_MS, Mode, decode_header
-from asterism.settings import DAY_MS
+from asterism.settings import DAY_MS, BackoffMs
 from asterism.subjects import split_subject
 from tests.support.core import START_MS, CoreBroker, header
 from tests.support.kinds import (
@@ -711,7 +711,7 @@ def test_a_key_goes_over_all_who_share_a_queue(kind: Kind) -> None:
 @every_kind
 @pytest.mark.parametrize("how", ["deadline", "failure", "pause", "given up"])
 def test_a_key_keeps_its_order_through_failures(kind: Kind, how: str) -> None:
-    pause = Backoff(1_000, 1_000) if how == "pause" else None
+    pause = BackoffMs(1_000, 1_000) if how == "pause" else None
     broker = CoreBroker(max_attempts=3, retry_backoff=pause)
     broker.subscribe(name="worker")
     broker.publish_many([b"1", b"2", b"3"], ordering_key="k", **kind)

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from asterism import Backoff, DropOld
+from asterism import DropOld
 from asterism import commands as ask
 from asterism.effects import Accepted, Refusal, Refuse, Resolved
 from asterism.errors import PeerError
-from asterism.settings import DAY_MS
+from asterism.settings import DAY_MS, BackoffMs
 from tests.support.core import PRODUCER, START_MS, CoreBroker, header
 from tests.support.kinds import (
     ONE,
@@ -92,7 +92,7 @@ def test_one_delivery_resolves_it_when_it_is_done(kind: Kind, restarts: bool) ->
 
 @pytest.mark.parametrize("kind", [ONE, PUSH])
 def test_one_delivery_resolves_it_when_it_failed_for_good(kind: Kind) -> None:
-    broker = CoreBroker(max_attempts=2, retry_backoff=Backoff(1_000, 1_000))
+    broker = CoreBroker(max_attempts=2, retry_backoff=BackoffMs(1_000, 1_000))
     broker.subscribe(A, name="a")
     sequence = broker.publish(receipt=True, **kind)
     broker.failed(sequence, node=A)

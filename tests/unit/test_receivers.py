@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from asterism import Backoff, PeerError, limits
+from asterism import PeerError, limits
 from asterism import commands as ask
 from asterism.rows import Rows
-from asterism.settings import DAY_MS
+from asterism.settings import DAY_MS, BackoffMs
 from tests.support.core import CoreBroker
 from tests.support.kinds import across_restarts, code_of, come_back
 
@@ -935,7 +935,7 @@ def test_seek_of_one_receiver_leaves_the_others_where_they_are() -> None:
 
 
 def test_seek_does_not_retry_what_paused_before_it() -> None:
-    broker = CoreBroker(max_attempts=5, retry_backoff=Backoff(1_000, 1_000))
+    broker = CoreBroker(max_attempts=5, retry_backoff=BackoffMs(1_000, 1_000))
     broker.subscribe(name="reader")
     broker.failed(broker.publish(b"1", **EVERY))
     broker.take()

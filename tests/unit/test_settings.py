@@ -5,9 +5,16 @@ from typing import Any
 
 import pytest
 
-from asterism import Backoff, DropOld, PeerError, RejectNew
+from asterism import DropOld, PeerError, RejectNew
 from asterism.limits import RECEIVERS_WANTED_MAX, SEQUENCE_MAX
-from asterism.settings import DAY_MS, RECEIPT_TTL_MS_MAX, TIMEOUT_MS_MAX, TTL_MS_MAX, TopicSettings
+from asterism.settings import (
+    DAY_MS,
+    RECEIPT_TTL_MS_MAX,
+    TIMEOUT_MS_MAX,
+    TTL_MS_MAX,
+    BackoffMs,
+    TopicSettings,
+)
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:
@@ -48,7 +55,7 @@ GOOD: dict[str, list[object]] = {
     "received_timeout_ms": [1, TIMEOUT_MS_MAX],
     "max_attempts": [1, SEQUENCE_MAX],
     "max_deliveries": [None, 1, SEQUENCE_MAX],
-    "retry_backoff": [None, Backoff(0, 0), Backoff(1, TIMEOUT_MS_MAX)],
+    "retry_backoff": [None, BackoffMs(0, 0), BackoffMs(1, TIMEOUT_MS_MAX)],
     "dead_letter": [None, "dead", "a/b"],
     "requeue": ["back", "front"],
     "default_ttl_ms": [1, TTL_MS_MAX],
@@ -70,7 +77,7 @@ BAD: dict[str, list[object]] = {
     "received_timeout_ms": [None, 0, -1, "60", TIMEOUT_MS_MAX + 1],
     "max_attempts": [None, 0, SEQUENCE_MAX + 1],
     "max_deliveries": [0, SEQUENCE_MAX + 1],
-    "retry_backoff": [5, Backoff(-1, 5), Backoff(5, 4), Backoff(0, TIMEOUT_MS_MAX + 1)],
+    "retry_backoff": [5, BackoffMs(-1, 5), BackoffMs(5, 4), BackoffMs(0, TIMEOUT_MS_MAX + 1)],
     "dead_letter": ["", "a\nb", 5, "a" * 256],
     "requeue": [None, "side", "BACK", 1],
     "default_ttl_ms": [None, 0, TTL_MS_MAX + 1],
@@ -125,7 +132,7 @@ def test_settings_are_a_map(overrides: Any) -> None:
 
 
 def test_a_backoff_doubles_from_its_least_to_its_most() -> None:
-    backoff = Backoff(100, 1_000)
+    backoff = BackoffMs(100, 1_000)
     assert [backoff.pause_ms(failures) for failures in range(1, 7)] == [
         100,
         200,
@@ -137,9 +144,9 @@ def test_a_backoff_doubles_from_its_least_to_its_most() -> None:
 
 
 def test_a_backoff_of_nothing_stays_nothing() -> None:
-    assert Backoff(0, 0).pause_ms(1) == 0
-    assert Backoff(0, 1_000).pause_ms(1_000_000) == 0
+    assert BackoffMs(0, 0).pause_ms(1) == 0
+    assert BackoffMs(0, 1_000).pause_ms(1_000_000) == 0
 
 
 def test_a_backoff_stands_at_its_most_however_often_a_message_failed() -> None:
-    assert Backoff(1, TIMEOUT_MS_MAX).pause_ms(10**9) == TIMEOUT_MS_MAX
+    assert BackoffMs(1, TIMEOUT_MS_MAX).pause_ms(10**9) == TIMEOUT_MS_MAX

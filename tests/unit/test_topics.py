@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from asterism import Backoff, DropOld, PeerError, RejectNew, limits
+from asterism import DropOld, PeerError, RejectNew, limits
 from asterism import commands as ask
 from asterism.actors.shard import OUTDATED_MAX, Shard
 from asterism.message import NEVER_MS, Status
 from asterism.rows import Rows
-from asterism.settings import DAY_MS, TopicSettings
+from asterism.settings import DAY_MS, BackoffMs, TopicSettings
 from asterism.storage.keys import STORE_NEXT, STORE_TOPIC, after, topic_prefix
 from asterism.storage.records import unpack
 from asterism.storage.store import Store
@@ -103,7 +103,7 @@ def test_a_final_failure_lets_a_blocking_topic_go_on(rows: Rows, kind: dict[str,
 
 @every_kind
 def test_a_retry_with_backoff_blocks_until_it_is_resolved(kind: dict[str, Any]) -> None:
-    broker = CoreBroker(blocking=True, max_attempts=2, retry_backoff=Backoff(5_000, 5_000))
+    broker = CoreBroker(blocking=True, max_attempts=2, retry_backoff=BackoffMs(5_000, 5_000))
     broker.subscribe()
     first = broker.publish(b"1", **kind)
     broker.publish(b"2", **kind)
@@ -465,7 +465,9 @@ def test_drop_old_finds_what_every_receiver_has_done() -> None:
 
 @durable_kind
 def test_drop_old_finds_what_pauses_behind_an_ordering_key(kind: dict[str, Any]) -> None:
-    broker = CoreBroker(overflow=DropOld(1), max_attempts=2, retry_backoff=Backoff(60_000, 60_000))
+    broker = CoreBroker(
+        overflow=DropOld(1), max_attempts=2, retry_backoff=BackoffMs(60_000, 60_000)
+    )
     broker.subscribe(name="durable")
     first = broker.publish(b"1", ordering_key="k", **kind)
     broker.describe()  # walks over the message while it is out
@@ -880,7 +882,7 @@ OTHER: dict[str, Any] = {
     "received_timeout_ms": 3,
     "max_attempts": 4,
     "max_deliveries": 5,
-    "retry_backoff": Backoff(1, 2),
+    "retry_backoff": BackoffMs(1, 2),
     "dead_letter": "dead",
     "requeue": "front",
     "default_ttl_ms": 6,

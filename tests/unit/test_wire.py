@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism import Backoff, DropOld, PeerError, RejectNew, limits, wire
+from asterism import DropOld, PeerError, RejectNew, limits, wire
 from asterism import commands as ask
 from asterism.effects import (
     Accepted,
@@ -24,7 +24,7 @@ from asterism.effects import (
 )
 from asterism.message import Header, Mode, Status
 from asterism.options import topic_settings_as_user
-from asterism.settings import TopicSettings
+from asterism.settings import BackoffMs, TopicSettings
 from asterism.wire import COMMANDS, Verb
 from tests.support.core import CoreBroker
 
@@ -608,7 +608,7 @@ def test_a_batch_that_is_empty_or_too_long_is_too_large() -> None:
         ({"overflow": {"size": 9}}, {"overflow": RejectNew(9)}),
         ({"overflow": {"size": 9, "policy": "drop_old"}}, {"overflow": DropOld(9)}),
         ({"overflow": None}, {"overflow": None}),
-        ({"retry_backoff": {"min": 0.5, "max": 60}}, {"retry_backoff": Backoff(500, 60_000)}),
+        ({"retry_backoff": {"min": 0.5, "max": 60}}, {"retry_backoff": BackoffMs(500, 60_000)}),
         ({"dead_letter": "dead", "unique": True}, {"dead_letter": "dead", "unique": True}),
     ],
 )
@@ -784,7 +784,7 @@ def test_a_forward_is_for_no_client() -> None:
 
 def test_settings_come_back_in_the_units_of_users() -> None:
     settings = TopicSettings(
-        sent_timeout_ms=2_500, overflow=DropOld(9), retry_backoff=Backoff(500, 60_000)
+        sent_timeout_ms=2_500, overflow=DropOld(9), retry_backoff=BackoffMs(500, 60_000)
     )
     described = {"topic": "orders", "settings": settings, "overrides": ["sent_timeout_ms"]}
     ((_, _, body),) = written(Reply(NODE, 5, described))

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from asterism import Backoff, PeerError, limits
+from asterism import PeerError, limits
 from asterism import commands as ask
 from asterism.message import NEVER_MS
 from asterism.rows import Rows
-from asterism.settings import DAY_MS
+from asterism.settings import DAY_MS, BackoffMs
 from tests.support.core import CoreBroker
 from tests.support.kinds import code_of
 
@@ -581,7 +581,7 @@ def test_a_renewed_message_can_fail_and_be_renewed_again() -> None:
 
 
 def test_a_failure_is_retried_where_the_topic_says_so(rows: Rows) -> None:
-    broker = CoreBroker(rows, max_attempts=2, retry_backoff=Backoff(1_000, 1_000))
+    broker = CoreBroker(rows, max_attempts=2, retry_backoff=BackoffMs(1_000, 1_000))
     sequence = bring_to(broker, "active")
     broker.fail(sequence)
     broker.restart()

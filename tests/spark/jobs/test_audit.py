@@ -149,7 +149,7 @@ def test_what_does_not_wait_by_its_sequence_is_no_misfit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Its consumer went with it in hand, it pauses before a retry, it was renewed, or sought."""
-    pause = asterism.Backoff(3_600_000, 3_600_000)
+    pause = asterism.Backoff(3_600, 3_600)
     settings: dict[str, dict[str, Any]] = {
         "dropped": {},
         "dropped-pool": {},
