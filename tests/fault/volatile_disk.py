@@ -57,8 +57,6 @@ _RANGE_IN: Final = struct.Struct("<QQI")  # handle, offset, size: of a read or a
 _WRITE_IN_BYTES: Final = 40
 _WRITE_OUT: Final = struct.Struct("<II")
 _BIG_WRITES, _MAX_PAGES = 1 << 5, 1 << 22
-# The system keeps no copy of the file: after a cut, what is read is what the disk has left.
-_DIRECT_IO: Final = 1 << 0
 _GETATTR, _SETATTR, _OPEN, _READ, _WRITE = 3, 4, 14, 15, 16
 _RELEASE, _FSYNC, _FLUSH, _INIT = 18, 20, 25, 26
 _UNANSWERED: Final = (2, 36, 38, 42)  # FORGET, INTERRUPT, DESTROY, BATCH_FORGET
@@ -142,7 +140,7 @@ class Server:
             _INIT: self._on_init,
             _GETATTR: self._on_attributes,
             _SETATTR: self._on_attributes,
-            _OPEN: lambda _: _OPEN_OUT.pack(0, _DIRECT_IO, 0),
+            _OPEN: lambda _: _OPEN_OUT.pack(0, 0, 0),
             _READ: self._on_read,
             _WRITE: self._on_write,
             _FSYNC: self._on_flush,
@@ -410,7 +408,17 @@ class VolatileDisk:
         self._loop = _run("losetup", "--find", "--show", str(self._file)).strip()
 
     def _detach(self) -> None:
+        """Takes the device away, and waits until it is gone.
+
+        Where another namespace of mounts has the file system too (``unshare`` copies all mounts),
+        it lives on, and would write into the disk after the cut.
+        """
         _run("losetup", "-d", self._loop)
+        deadline = time.monotonic() + ANSWER_S
+        while _run("losetup", "-j", str(self._file)):
+            if time.monotonic() > deadline:
+                raise DiskError(f"somebody else still has {self._loop} mounted or open")
+            time.sleep(0.02)
         self._loop = ""
 
     def _mount(self) -> None:
