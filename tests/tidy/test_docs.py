@@ -23,6 +23,7 @@ LONG = (
     "bin/test",
     "bin/up",
     ".ci/run",
+    "tests/fresh/run",
     "python -m tests.sim",
     "python -m tests.fault.image_cuts",
     "python -m tests.fault.hostile",

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -100,7 +101,18 @@ def test_a_file_knows_nothing_of_the_machine_it_was_written_on(path: Path) -> No
         assert not found, f"{tree.relative(path)} names {what}: {found[0]!r}"
 
 
-@pytest.mark.parametrize("name", ["bin/test", "bin/up", ".ci/run"])
+COMMANDS = ["bin/test", "bin/up", ".ci/run", "tests/fresh/run"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_good_bash(name: str) -> None:
+    checked = subprocess.run(
+        ["bash", "-n", str(tree.ROOT / name)], capture_output=True, text=True, timeout=60
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_can_be_run(name: str) -> None:
     command = tree.ROOT / name
     assert os.access(command, os.X_OK), f"{name} must be executable"

@@ -257,6 +257,39 @@ def test_the_welcome_of_the_example_has_the_keys_of_its_table() -> None:
     assert len(welcome["session"]) == wire.SESSION_BYTES
 
 
+def test_the_restart_in_bytes_is_what_the_core_says_to_the_byte() -> None:
+    """Before it is what the section tells in words; from RESTARTED on it is bytes."""
+    shown = told(section("17. A restart in bytes"))
+    (restarted, *rest) = shown
+    asked = [whole for whole in rest if whole.part.verb < Verb.WELCOME]
+    answers = [whole.octets for whole in rest if whole.part.verb >= Verb.WELCOME]
+    assert (restarted.part.verb, restarted.body) == (Verb.RESTARTED, 5)
+    (published,) = [whole.body for whole in asked if whole.part.verb == Verb.PUBLISH]
+    (subscribed,) = [whole.body for whole in asked if whole.part.verb == Verb.SUBSCRIBE]
+    (reported,) = [whole.body for whole in asked if whole.part.verb == Verb.REPORT]
+    sessions, held, _ = subscribed[-1]
+    assert reported[2] == held[:1], "what it reports again, it holds until there is an answer"
+    node = sessions[0] + wire.NUMBER.pack(0)
+    rows = MemoryRows()
+    shard = Shard(rows, TopicSettings(), grace_ms=1_000)
+
+    def turn(*commands: tuple[int, int, Any]) -> list[bytes]:
+        for verb, request, body in commands:
+            command = wire.read_command(verb, node, request, wire.pack_body(body))
+            shard.handle("orders", command, NOW_MS)
+        return [sent.part for sent in wire.write_effects(shard.end_turn(), 1)]
+
+    ((_, header, payload),), producer, _, _ = published
+    turn((Verb.SUBSCRIBE, 3, subscribed[:6]))
+    batch = [[bytes(16), header, payload]] * 2
+    turn((Verb.PUBLISH, 4, [batch, producer, 1, 0]))
+    turn((Verb.REPORT, 5, reported))
+    shard = Shard(rows, TopicSettings(), grace_ms=1_000)
+    shard.begin_grace(NOW_MS)
+    again = turn(*[(whole.part.verb, whole.part.request, whole.body) for whole in asked])
+    assert again == answers
+
+
 # --- verbs --------------------------------------------------------------------------------------
 
 
@@ -283,6 +316,21 @@ def test_every_verb_that_is_named_exists() -> None:
         "NULL",
     }
     assert spoken - others - set(vars(limits)) <= {verb.name for verb in Verb}
+
+
+def test_every_verb_of_a_client_says_what_it_does_a_second_time() -> None:
+    rows = table(section("Sent twice"), "verb", "sent a second time")
+    names = [name for cells in rows for name in re.findall(r"`([A-Z_]+)`", cells[0])]
+    clients = [verb.name for verb in Verb if verb < wire.FIRST_BROKER_VERB]
+    assert sorted(names) == sorted(clients)
+
+
+def test_the_codes_of_closed_are_those_that_the_front_end_says() -> None:
+    rows = table(section("CLOSED"), "code", "request in the head")
+    stated = {named(cells[0]) for cells in rows}
+    assert stated <= set(ERRORS)
+    source = (tree.ROOT / "router" / "host.py").read_text(encoding="utf-8")
+    assert set(re.findall(r'closed\("(\w+)"', source)) == stated
 
 
 def test_the_head_is_drawn_as_it_is() -> None:
