@@ -7,6 +7,7 @@ Users know the base as ``asterism.BrokerError``, and a code by the class that ha
 capitals: ``overflow`` is ``asterism.Overflow``.
 """
 
+import re
 from typing import Any, ClassVar, Final, Self
 
 ERRORS: Final[dict[str, str]] = {
@@ -78,16 +79,17 @@ class BrokerError(Exception):
     _classes: ClassVar[dict[str, type["BrokerError"]]] = {}
 
     def __init_subclass__(cls) -> None:
-        code = "".join(
-            f"_{letter.lower()}" if letter.isupper() else letter for letter in cls.__name__
-        )
-        BrokerError._classes[code.removeprefix("_")] = cls
+        code = "_".join(re.findall("[A-Z][a-z]*", cls.__name__)).lower()
+        if code in ERRORS:  # else it is a kind of refusal that some part of the broker has
+            BrokerError._classes[code] = cls
 
     def __new__(cls, code: str, detail: str = "", retry_after_ms: int | None = None) -> Self:
-        made = BrokerError._classes.get(code)
-        assert made is not None, f"{code!r} is not in the table of errors"
-        assert issubclass(made, cls), f"{cls.__name__} is not the class of {code!r}"
-        return super().__new__(made, code, detail)
+        assert code in ERRORS, f"{code!r} is not in the table of errors"
+        found = BrokerError._classes[code]
+        assert found is cls or cls not in BrokerError._classes.values(), (
+            f"{cls.__name__} is not the class of {code!r}"
+        )
+        return super().__new__(found if issubclass(found, cls) else cls, code, detail)
 
     def __init__(self, code: str, detail: str = "", retry_after_ms: int | None = None) -> None:
         super().__init__(code, detail)

@@ -176,7 +176,7 @@ class Broker:
         Clients that are connected stay so; their inboxes end with ``topic_gone``.
         """
         with asterism.connect_blocking(self.address, name="reset") as node:
-            for topic in node.list_topics():
+            for topic in list(node.list_topics()):
                 try:
                     node.delete_topic(topic)
                 except asterism.PeerError as error:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Generator, Iterable, Sequence
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple, Self, Unpack
+from typing import Any, Final, Literal, NamedTuple, Self, Unpack
 
 from asterism import checks, limits
 from asterism.addresses_host import DEFAULT_ADDRESS, address_in
@@ -32,8 +32,18 @@ from asterism.sdk.connection import (
     sayable,
 )
 from asterism.sdk.deliveries import FAILED, PROCESSED, RECEIVED, REPLY_SUBJECT, REPLY_TOPIC
+from asterism.sdk.listing import Listing, Pages
 from asterism.sdk.producing import MESSAGE_BYTES, Incoming
 from asterism.sdk.receiving import Subscription
+from asterism.sdk.results import (
+    BrokerStatus,
+    ParkedDelivery,
+    ProcessStatus,
+    QueueStats,
+    ReceiverInfo,
+    StoredMessage,
+    TopicInfo,
+)
 from asterism.sdk.session import WINDOW_BYTES, WINDOW_MESSAGES
 from asterism.sdk.tickets import ClosedError, Outcome
 from asterism.settings import DropOld, RejectNew
@@ -43,6 +53,14 @@ STATUS_TIMEOUT: Final = 5.0
 CREDIT: Final = 1_024  # deliveries that a subscription holds at a time, unless it says otherwise
 REPLIES: Final = "asterism.replies"
 WORK_QUEUE: Final = "work-queue"  # the receiver of what is ordered
+Query = Literal["describe", "fetch", "list_parked", "list_receivers", "stats"]
+QUERIES: Final[dict[str, Verb]] = {
+    "describe": Verb.DESCRIBE,
+    "fetch": Verb.FETCH,
+    "list_parked": Verb.LIST_PARKED,
+    "list_receivers": Verb.LIST_RECEIVERS,
+    "stats": Verb.STATS,
+}
 REPORTED: Final = {"received": RECEIVED, "processed": PROCESSED, "failed": FAILED}
 CHUNK_MESSAGES: Final = 2_000  # of a long list, so much is published at a time
 CHUNK_BYTES: Final = 1_000_000
@@ -508,9 +526,11 @@ class Node(Connection):
     async def _interests_of(
         self, topic: str, receiver: str, timeout: float | None
     ) -> tuple[str, ...]:
-        for row in await self.list_receivers(topic, after=receiver[:-1], timeout=timeout):
-            if row["name"] == receiver:
-                return tuple(row["interests"])
+        async for row in self.list_receivers(topic, after=receiver[:-1], timeout=timeout):
+            if row.name == receiver:
+                return row.interests
+            if row.name > receiver:
+                break
         raise PeerError("no_such_receiver", f"{receiver!r} is not on {topic!r}")
 
     def _cancel_pull(self, inbox: "Inbox", number: int) -> None:
@@ -661,25 +681,35 @@ class Node(Connection):
         fields = (_plain(settings), tuple(inherit))
         await self._ask_topic(Verb.CONFIGURE, topic, fields, timeout)
 
-    async def describe(self, topic: str, *, timeout: float | None = TIMEOUT) -> dict[str, Any]:
+    async def describe(self, topic: str, *, timeout: float | None = TIMEOUT) -> TopicInfo:
         """Settings, counts and rates of a topic."""
-        return await self._ask_topic(Verb.DESCRIBE, topic, (), timeout)
+        return TopicInfo.from_wire(await self.query("describe", topic, timeout=timeout))
 
-    async def list_topics(
+    def list_topics(
         self, *, worker: int | None = None, timeout: float | None = TIMEOUT
-    ) -> list[str]:
-        """The names of all topics, of all workers or of one, sorted."""
-        found: set[str] = set()
-        for each in range(self._session.workers) if worker is None else (worker,):
-            after = ""
-            while True:
-                reply = await self._ask(Verb.LIST_TOPICS, worker_topic(each), (after,), timeout)
-                names = reply.get("topics", ())
-                found.update(names)
-                if len(names) < limits.LIST_MAX:
-                    break
-                after = names[-1]
-        return sorted(found)
+    ) -> Listing[str]:
+        """The names of all topics, of all workers or of one, sorted: ``async for``, or ``await``.
+
+        ``timeout`` is for each question to the broker, which has a list by the page.
+        """
+        found: list[list[str]] = []
+
+        async def all_names() -> list[str] | None:
+            if found:
+                return None
+            found.append([])
+            for each in range(self._session.workers) if worker is None else (worker,):
+                found[0] += await self._topics_of(each, timeout)
+            return sorted(set(found[0]))
+
+        return Listing("topics", all_names)
+
+    async def _topics_of(self, worker: int, timeout: float | None) -> list[str]:
+        async def page(after: str) -> list[str]:
+            reply = await self._ask(Verb.LIST_TOPICS, worker_topic(worker), (after,), timeout)
+            return list(reply.get("topics", ()))
+
+        return await Listing("topics", Pages(page, str, "", limits.LIST_MAX))
 
     async def clear(self, topic: str, *, timeout: float | None = TIMEOUT) -> None:
         """Drops every message of a topic; settings and durable receivers stay."""
@@ -691,18 +721,18 @@ class Node(Connection):
 
     # --- receivers --------------------------------------------------------------------------
 
-    async def list_receivers(
+    def list_receivers(
         self, topic: str, *, after: str = "", timeout: float | None = TIMEOUT
-    ) -> list[dict[str, Any]]:
-        """The receivers of a topic by name, all of those after a name."""
-        rows: list[dict[str, Any]] = []
-        while True:
-            reply = await self._ask_topic(Verb.LIST_RECEIVERS, topic, (after,), timeout)
-            page = reply.get("receivers", ())
-            rows += page
-            if len(page) < limits.LIST_MAX:
-                return rows
-            after = page[-1]["name"]
+    ) -> Listing[ReceiverInfo]:
+        """The receivers of a topic by name, all of those after a name; as ``list_topics``."""
+        arguments.topic_name(topic)
+
+        async def page(after: str) -> list[ReceiverInfo]:
+            reply = await self.query("list_receivers", topic, after, timeout=timeout)
+            return [ReceiverInfo.from_wire(said) for said in reply.get("receivers", ())]
+
+        pages = Pages(page, lambda row: row.name, after, limits.LIST_MAX)
+        return Listing(f"receivers of {topic!r}", pages)
 
     async def create_receiver(
         self,
@@ -748,12 +778,18 @@ class Node(Connection):
 
     # --- parked deliveries ------------------------------------------------------------------
 
-    async def list_parked(
+    def list_parked(
         self, topic: str, *, after: int = 0, timeout: float | None = TIMEOUT
-    ) -> list[dict[str, Any]]:
-        """Parked deliveries, oldest failure first, after a position; at most 1,000."""
-        reply = await self._ask_topic(Verb.LIST_PARKED, topic, (after,), timeout)
-        return list(reply.get("parked", ()))
+    ) -> Listing[ParkedDelivery]:
+        """Parked deliveries, oldest failure first, after a position; as ``list_topics``."""
+        arguments.topic_name(topic)
+
+        async def page(after: int) -> list[ParkedDelivery]:
+            reply = await self.query("list_parked", topic, after, timeout=timeout)
+            return [ParkedDelivery.from_wire(said) for said in reply.get("parked", ())]
+
+        pages = Pages(page, lambda row: row.position, after, limits.LIST_MAX)
+        return Listing(f"parked deliveries of {topic!r}", pages)
 
     async def renew(
         self,
@@ -877,9 +913,10 @@ class Node(Connection):
 
     async def fetch(
         self, topic: str, sequence: int, *, timeout: float | None = TIMEOUT
-    ) -> dict[str, Any]:
+    ) -> StoredMessage:
         """Reads a message; one that was ordered becomes active."""
-        return await self._ask_topic(Verb.FETCH, topic, (arguments.sequence(sequence),), timeout)
+        said = await self.query("fetch", topic, arguments.sequence(sequence), timeout=timeout)
+        return StoredMessage.from_wire(sequence, said)
 
     async def complete(self, topic: str, sequence: int, *, timeout: float | None = TIMEOUT) -> None:
         """Ends an active message well."""
@@ -892,31 +929,50 @@ class Node(Connection):
         arguments.sequence(sequence)
         await self._ask_topic(Verb.FAIL, topic, (sequence, sayable(reason)), timeout)
 
-    async def stats(self, topic: str, *, timeout: float | None = TIMEOUT) -> dict[str, Any]:
+    async def stats(self, topic: str, *, timeout: float | None = TIMEOUT) -> QueueStats:
         """The counts of the work queue."""
-        return await self._ask_topic(Verb.STATS, topic, (), timeout)
+        return QueueStats.from_wire(await self.query("stats", topic, timeout=timeout))
 
     # --- processes --------------------------------------------------------------------------
 
-    async def status(self, *, timeout: float = STATUS_TIMEOUT) -> dict[str, Any]:
+    async def status(self, *, timeout: float = STATUS_TIMEOUT) -> BrokerStatus:
         """What each process says of itself; ``None`` for one that does not answer in time."""
-        topics = [FRONT_END, INTERESTS, *map(worker_topic, range(self._session.workers))]
-        front_end, interests, *workers = await asyncio.gather(
-            *(self._status_of(topic, timeout) for topic in topics)
-        )
-        return {"frontend": front_end, "interests": interests, "workers": workers}
-
-    async def _status_of(self, topic: bytes, timeout: float) -> dict[str, Any] | None:
-        try:
-            return await self._ask(Verb.STATUS, topic, None, timeout)
-        except (TimeoutError, PeerError):
-            return None
+        return BrokerStatus.from_wire(await self.query_status(timeout=timeout))
 
     async def status_of(
         self, process: str, *, timeout: float | None = STATUS_TIMEOUT
+    ) -> ProcessStatus:
+        """What one process says of itself: ``frontend``, ``interests``, ``worker-0`` and so on."""
+        return ProcessStatus.from_wire(await self.query_process(process, timeout=timeout))
+
+    # --- what the broker says, as it travels: for doors and tools -----------------------------
+
+    async def query(
+        self, verb: Query, topic: str, *fields: object, timeout: float | None = TIMEOUT
     ) -> dict[str, Any]:
-        """What one process says of itself, by the name that it has in ``status``."""
+        """The answer to a question about a topic, as the map of ``docs/protocol.md``."""
+        asked = QUERIES[arguments.one_of("verb", verb, QUERIES)]
+        return await self._ask_topic(asked, topic, fields, timeout)
+
+    async def query_process(
+        self, process: str, *, timeout: float | None = STATUS_TIMEOUT
+    ) -> dict[str, Any]:
+        """What a process says of itself, as the map of ``docs/protocol.md``."""
         return await self._ask(Verb.STATUS, _process_topic(process), None, timeout)
+
+    async def query_status(self, *, timeout: float = STATUS_TIMEOUT) -> dict[str, Any]:
+        """Those of all processes; ``None`` for one that does not answer in time."""
+        workers = [f"worker-{number}" for number in range(self._session.workers)]
+        front_end, interests, *others = await asyncio.gather(
+            *(self._if_answered(name, timeout) for name in ("frontend", "interests", *workers))
+        )
+        return {"frontend": front_end, "interests": interests, "workers": others}
+
+    async def _if_answered(self, process: str, timeout: float) -> dict[str, Any] | None:
+        try:
+            return await self.query_process(process, timeout=timeout)
+        except (TimeoutError, PeerError):
+            return None
 
     @property
     def workers(self) -> int:

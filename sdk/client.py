@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from asterism.errors import PeerError
 from asterism.options import TopicOptions
@@ -21,6 +21,7 @@ from asterism.sdk.aio import (
     Message,
     Node,
     Once,
+    Query,
     given_or_default,
 )
 from asterism.sdk.composing import Ids, Wishes
@@ -38,10 +39,21 @@ from asterism.sdk.connection import (
 )
 from asterism.sdk.deliveries import FAILED, PROCESSED, RECEIVED, Received
 from asterism.sdk.driving import Loop
+from asterism.sdk.listing import BlockingListing, Listing
 from asterism.sdk.producing import Incoming
+from asterism.sdk.results import (
+    BrokerStatus,
+    ParkedDelivery,
+    ProcessStatus,
+    QueueStats,
+    ReceiverInfo,
+    StoredMessage,
+    TopicInfo,
+)
 from asterism.sdk.session import WINDOW_BYTES, WINDOW_MESSAGES
 from asterism.sdk.tickets import ClosedError, Outcome
 
+_T = TypeVar("_T")
 PREFETCH: Final = 64  # deliveries that an iteration fetches at a time
 
 
@@ -146,15 +158,38 @@ class BlockingDelivery(Received):
         self._report(RECEIVED, "", confirm)
 
     def processed(self, *, confirm: bool = False) -> None:
-        """Reports that it is done; with ``confirm``, waits until the broker knows."""
+        """Reports that it is done, and waits for nothing; with ``confirm``, until the broker knows.
+
+        A publisher waits for that with ``receipt.resolved()``.
+        """
         self._report(PROCESSED, "", confirm)
 
     def failed(self, reason: str = "", *, confirm: bool = False) -> None:
-        """Reports that it could not be done, and why."""
+        """Reports that it could not be done, and why; ``confirm`` as for ``processed``.
+
+        That is final, and the message is parked or a dead letter, unless the topic's
+        ``max_attempts`` allows another attempt. ``give_back`` says that nobody has tried.
+        """
         self._report(FAILED, reason, confirm)
 
+    def ack(self, *, confirm: bool = False) -> None:
+        """The same as ``processed``."""
+        self._report(PROCESSED, "", confirm)
+
+    def nack(self, reason: str = "", *, confirm: bool = False) -> None:
+        """The same as ``failed``: final, unless ``max_attempts`` allows another attempt."""
+        self._report(FAILED, reason, confirm)
+
+    def give_back(self) -> None:
+        """Returns it unharmed: it waits again at once, for another receiver or for this one."""
+        if not self.is_finished:
+            self._step = PROCESSED
+            self._delivery._step = PROCESSED
+            node = self._delivery._inbox._node
+            self._loop.hand_over(node._give_up, self._subscription, [self.sequence])
+
     def extend(self, seconds: float, *, timeout: float | None = TIMEOUT) -> None:
-        """Moves its deadline to so many seconds from now; 0 gives it up at once."""
+        """Moves its deadline to so many seconds from now; 0 gives it back at once."""
         self._loop.run(self._delivery.extend(seconds, timeout=timeout))
 
     def reply(self, payload: Payload, **wishes: Unpack[Wishes]) -> BlockingReceipt:
@@ -194,9 +229,8 @@ class BlockingDelivery(Received):
             self.processed()
         elif isinstance(error, Exception):
             self.failed(f"{type(error).__name__}: {error}")
-        elif not self.is_finished:  # interrupted: nobody's fault, so it goes to the next
-            node = self._delivery._inbox._node
-            self._loop.hand_over(node._give_up, self._subscription, [self.sequence])
+        else:  # interrupted: nobody's fault, so it goes to the next
+            self.give_back()
 
 
 class BlockingInbox:
@@ -220,30 +254,36 @@ class BlockingInbox:
     def interests(self) -> tuple[str, ...]:
         return self._inbox.interests
 
+    @property
+    def is_closed(self) -> bool:
+        """Has it been left, or has its client been closed?"""
+        return self._inbox.is_closed
+
     def __iter__(self) -> Iterator[BlockingDelivery]:
         """Every delivery, for as long as the inbox is open."""
         while True:
             try:
                 delivery = self._fetched.popleft()
             except IndexError:
-                fetched = self._fetch(PREFETCH, None)
-                if not fetched:
-                    return
+                try:
+                    fetched = self._fetch(PREFETCH, None)
+                except ClosedError:
+                    if self._inbox._is_closed:
+                        return
+                    raise
                 self._fetched.extend(fetched[1:])
                 delivery = fetched[0]
             yield delivery
 
     def receive(self, timeout: float | None = TIMEOUT) -> BlockingDelivery:
-        """The next delivery; ``TimeoutError`` when none came in time."""
-        taken = self.batch(1, timeout)
-        if taken:
-            return taken[0]
-        if self._inbox._is_closed:
-            raise ClosedError("this inbox is closed")
-        raise TimeoutError(f"no delivery within {timeout:g} s")
+        """The next delivery, waiting ``timeout`` seconds for it, or for ever with ``None``.
+
+        ``TimeoutError`` when none came in time, ``ClosedError`` when the inbox is closed.
+        """
+        return self.batch(1, timeout)[0]
 
     def batch(self, max: int = 1_000, timeout: float | None = TIMEOUT) -> list[BlockingDelivery]:
-        """Up to ``max`` deliveries, waiting for the first; none when ``timeout`` has passed."""
+        """Up to ``max`` deliveries, at least one; it waits for the first as ``receive`` does."""
         taken: list[BlockingDelivery] = []
         while len(taken) < max:
             try:
@@ -556,15 +596,18 @@ class BlockingNode:
         """Changes settings of a topic; those in ``inherit`` follow the broker's defaults again."""
         self._loop.run(self._node.configure(topic, inherit=inherit, timeout=timeout, **settings))
 
-    def describe(self, topic: str, *, timeout: float | None = TIMEOUT) -> dict[str, Any]:
+    def describe(self, topic: str, *, timeout: float | None = TIMEOUT) -> TopicInfo:
         """Settings, counts and rates of a topic."""
         return self._loop.run(self._node.describe(topic, timeout=timeout))
 
     def list_topics(
         self, *, worker: int | None = None, timeout: float | None = TIMEOUT
-    ) -> list[str]:
-        """The names of all topics, of all workers or of one, sorted."""
-        return self._loop.run(self._node.list_topics(worker=worker, timeout=timeout))
+    ) -> BlockingListing[str]:
+        """The names of all topics, of all workers or of one, sorted: iterate, or make a ``list``.
+
+        ``timeout`` is for each question to the broker, which has a list by the page.
+        """
+        return self._listing(self._node.list_topics(worker=worker, timeout=timeout))
 
     def clear(self, topic: str, *, timeout: float | None = TIMEOUT) -> None:
         """Drops every message of a topic; settings and durable receivers stay."""
@@ -578,9 +621,9 @@ class BlockingNode:
 
     def list_receivers(
         self, topic: str, *, after: str = "", timeout: float | None = TIMEOUT
-    ) -> list[dict[str, Any]]:
-        """The receivers of a topic by name, all of those after a name."""
-        return self._loop.run(self._node.list_receivers(topic, after=after, timeout=timeout))
+    ) -> BlockingListing[ReceiverInfo]:
+        """The receivers of a topic by name, all of those after a name; as ``list_topics``."""
+        return self._listing(self._node.list_receivers(topic, after=after, timeout=timeout))
 
     def create_receiver(
         self,
@@ -625,9 +668,9 @@ class BlockingNode:
 
     def list_parked(
         self, topic: str, *, after: int = 0, timeout: float | None = TIMEOUT
-    ) -> list[dict[str, Any]]:
-        """Parked deliveries, oldest failure first, after a position; at most 1,000."""
-        return self._loop.run(self._node.list_parked(topic, after=after, timeout=timeout))
+    ) -> BlockingListing[ParkedDelivery]:
+        """Parked deliveries, oldest failure first, after a position; as ``list_topics``."""
+        return self._listing(self._node.list_parked(topic, after=after, timeout=timeout))
 
     def renew(
         self,
@@ -689,9 +732,7 @@ class BlockingNode:
         """Has a message that was ordered wait again, at once, as if its time had run out."""
         self._loop.run(self._node.give_back(topic, sequence, timeout=timeout))
 
-    def fetch(
-        self, topic: str, sequence: int, *, timeout: float | None = TIMEOUT
-    ) -> dict[str, Any]:
+    def fetch(self, topic: str, sequence: int, *, timeout: float | None = TIMEOUT) -> StoredMessage:
         """Reads a message; one that was ordered becomes active."""
         return self._loop.run(self._node.fetch(topic, sequence, timeout=timeout))
 
@@ -705,19 +746,40 @@ class BlockingNode:
         """Ends an active message badly: it is parked, or retried where the topic says so."""
         self._loop.run(self._node.fail(topic, sequence, reason, timeout=timeout))
 
-    def stats(self, topic: str, *, timeout: float | None = TIMEOUT) -> dict[str, Any]:
+    def stats(self, topic: str, *, timeout: float | None = TIMEOUT) -> QueueStats:
         """The counts of the work queue."""
         return self._loop.run(self._node.stats(topic, timeout=timeout))
 
     # --- processes --------------------------------------------------------------------------
 
-    def status(self, *, timeout: float = STATUS_TIMEOUT) -> dict[str, Any]:
+    def status(self, *, timeout: float = STATUS_TIMEOUT) -> BrokerStatus:
         """What each process says of itself; ``None`` for one that does not answer in time."""
         return self._loop.run(self._node.status(timeout=timeout))
 
-    def status_of(self, process: str, *, timeout: float | None = STATUS_TIMEOUT) -> dict[str, Any]:
-        """What one process says of itself, by the name that it has in ``status``."""
+    def status_of(self, process: str, *, timeout: float | None = STATUS_TIMEOUT) -> ProcessStatus:
+        """What one process says of itself: ``frontend``, ``interests``, ``worker-0`` and so on."""
         return self._loop.run(self._node.status_of(process, timeout=timeout))
+
+    # --- what the broker says, as it travels: for doors and tools -----------------------------
+
+    def query(
+        self, verb: Query, topic: str, *fields: object, timeout: float | None = TIMEOUT
+    ) -> dict[str, Any]:
+        """The answer to a question about a topic, as the map of ``docs/protocol.md``."""
+        return self._loop.run(self._node.query(verb, topic, *fields, timeout=timeout))
+
+    def query_process(
+        self, process: str, *, timeout: float | None = STATUS_TIMEOUT
+    ) -> dict[str, Any]:
+        """What a process says of itself, as the map of ``docs/protocol.md``."""
+        return self._loop.run(self._node.query_process(process, timeout=timeout))
+
+    def query_status(self, *, timeout: float = STATUS_TIMEOUT) -> dict[str, Any]:
+        """Those of all processes; ``None`` for one that does not answer in time."""
+        return self._loop.run(self._node.query_status(timeout=timeout))
+
+    def _listing(self, listing: Listing[_T]) -> BlockingListing[_T]:
+        return BlockingListing(listing, self._loop.run)
 
     @property
     def workers(self) -> int:

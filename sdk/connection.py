@@ -209,15 +209,38 @@ class Delivery(Received):
         await self._report(RECEIVED, "", confirm)
 
     async def processed(self, *, confirm: bool = False) -> None:
-        """Reports that it is done; with ``confirm``, waits until the broker knows."""
+        """Reports that it is done, and waits for nothing; with ``confirm``, until the broker knows.
+
+        A publisher waits for that with ``receipt.resolved()``.
+        """
         await self._report(PROCESSED, "", confirm)
 
     async def failed(self, reason: str = "", *, confirm: bool = False) -> None:
-        """Reports that it could not be done, and why."""
+        """Reports that it could not be done, and why; ``confirm`` as for ``processed``.
+
+        That is final, and the message is parked or a dead letter, unless the topic's
+        ``max_attempts`` allows another attempt. ``give_back`` says that nobody has tried.
+        """
         await self._report(FAILED, reason, confirm)
 
+    async def ack(self, *, confirm: bool = False) -> None:
+        """The same as ``processed``."""
+        await self._report(PROCESSED, "", confirm)
+
+    async def nack(self, reason: str = "", *, confirm: bool = False) -> None:
+        """The same as ``failed``: final, unless ``max_attempts`` allows another attempt."""
+        await self._report(FAILED, reason, confirm)
+
+    async def give_back(self) -> None:
+        """Returns it unharmed: it waits again at once, for another receiver or for this one."""
+        node = self._inbox._node
+        node._check_open()
+        if not self.is_finished:
+            self._step = PROCESSED
+            node._give_up(self._subscription, [self.sequence])
+
     async def extend(self, seconds: float, *, timeout: float | None = TIMEOUT) -> None:
-        """Moves its deadline to so many seconds from now; 0 gives it up at once."""
+        """Moves its deadline to so many seconds from now; 0 gives it back at once."""
         extension_ms = arguments.milliseconds("seconds", seconds, 0, limits.TIME_MS_MAX)
         fields = (self._subscription.endpoint, (self.sequence,), extension_ms)
         node = self._inbox._node
@@ -294,6 +317,11 @@ class Inbox:
         return self._subscription.interests
 
     @property
+    def is_closed(self) -> bool:
+        """Has it been left, or has its client been closed?"""
+        return self._is_closed or self._node.is_closed
+
+    @property
     def waiting_bytes(self) -> int:
         """Bytes of the payloads that have come and nobody has taken yet."""
         return sum(len(item[4]) for item in self._subscription.buffer)
@@ -309,23 +337,28 @@ class Inbox:
         return self._take_one()
 
     async def receive(self, timeout: float | None = TIMEOUT) -> Delivery:
-        """The next delivery; ``TimeoutError`` when none came in time."""
+        """The next delivery, waiting ``timeout`` seconds for it, or for ever with ``None``.
+
+        ``TimeoutError`` when none came in time, ``ClosedError`` when the inbox is closed.
+        """
         if not self._subscription.buffer:
-            await self._node._until(self, self._has_news, timeout)
+            await self._until_news(timeout)
+        return self._take_one()
+
+    async def batch(self, max: int = 1_000, timeout: float | None = TIMEOUT) -> list[Delivery]:
+        """Up to ``max`` deliveries, at least one; it waits for the first as ``receive`` does."""
+        if not self._subscription.buffer:
+            await self._until_news(timeout)
+        return self._take(max)
+
+    async def _until_news(self, timeout: float | None) -> None:
+        """Waits until a delivery is there."""
+        await self._node._until(self, self._has_news, timeout)
         if self._subscription.buffer:
-            return self._take_one()
+            return
         if self._is_closed:
             raise ClosedError("this inbox is closed")
         raise TimeoutError(f"no delivery within {timeout:g} s")
-
-    async def batch(self, max: int = 1_000, timeout: float | None = TIMEOUT) -> list[Delivery]:
-        """Up to ``max`` deliveries, waiting for the first; none when ``timeout`` has passed.
-
-        With a timeout of ``None`` it waits for ever; of a closed inbox, none are left.
-        """
-        if not self._subscription.buffer:
-            await self._node._until(self, self._has_news, timeout)
-        return self._take(max)
 
     def _take_one(self) -> Delivery:
         held = self._subscription

@@ -454,5 +454,5 @@ class Member:
     async def memory(self) -> int:
         """Bytes that the processes of the broker hold, as they say themselves."""
         told = await self._node.status()
-        processes = [told["frontend"], told["interests"], *told["workers"]]
-        return sum(status["memory_bytes"] for status in processes if status)
+        processes = [told.frontend, told.interests, *told.workers]
+        return sum(status.memory_bytes for status in processes if status)

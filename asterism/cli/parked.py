@@ -41,7 +41,8 @@ def list_all(options: argparse.Namespace) -> int:
 def _parked(node: BlockingNode, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     after = 0
     while True:
-        page = node.list_parked(options.topic, after=after, timeout=options.timeout)
+        told = node.query("list_parked", options.topic, after, timeout=options.timeout)
+        page = told.get("parked", ())
         if not page:
             return
         yield from map(dict, page)
@@ -53,7 +54,7 @@ def _payload(node: BlockingNode, options: argparse.Namespace, sequence: int) -> 
         read = node.fetch(options.topic, sequence, timeout=options.timeout)
     except PeerError as error:
         return {"payload": f"({error.code})"}
-    return shown_payload(read["payload"])
+    return shown_payload(read.payload)
 
 
 def renew(options: argparse.Namespace) -> int:

@@ -1,8 +1,11 @@
 """``asterism receiver``: list, show, seek, delete."""
 
 import argparse
+from collections.abc import Iterator
 from typing import Any, Final
 
+import asterism
+from asterism import limits
 from asterism.cli import context, output
 from asterism.cli.topics import confirm, done, name_of
 from asterism.errors import PeerError
@@ -12,10 +15,23 @@ COLUMNS: Final = (
 )
 
 
+def _receivers(
+    node: asterism.BlockingNode, topic: str, timeout_s: float
+) -> Iterator[dict[str, Any]]:
+    """Those of a topic, as the broker says them."""
+    after = ""
+    while True:
+        told = node.query("list_receivers", topic, after, timeout=timeout_s)
+        yield from (page := told.get("receivers", ()))
+        if len(page) < limits.LIST_MAX:
+            return
+        after = page[-1]["name"]
+
+
 def list_all(options: argparse.Namespace) -> int:
     topic = name_of(options)
     with context.connect(options) as node:
-        found = node.list_receivers(topic, timeout=options.timeout)
+        found = list(_receivers(node, topic, options.timeout))
     if options.json:
         output.say_json({"topic": topic, "receivers": found})
     else:
@@ -27,7 +43,7 @@ def list_all(options: argparse.Namespace) -> int:
 def show(options: argparse.Namespace) -> int:
     topic = name_of(options)
     with context.connect(options) as node:
-        found = node.list_receivers(topic, timeout=options.timeout)
+        found = list(_receivers(node, topic, options.timeout))
     receiver = next((each for each in found if each["name"] == options.name), None)
     if receiver is None:
         raise PeerError("no_such_receiver", f"{options.name!r} is not a receiver of {topic!r}")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import asterism
-from asterism import wire
 from asterism.cli import context, output
 from asterism.config import ConfigError
 from asterism.process_host import read_run_file
@@ -61,14 +60,16 @@ def _doors_of(options: argparse.Namespace, address: str) -> dict[str, dict[str, 
 
 def ask_all(node: asterism.BlockingNode, timeout_s: float) -> dict[str, dict[str, Any]]:
     """What each process says of itself, by its name; ``problem`` for one that says nothing."""
-    told = node.status(timeout=timeout_s)
+    told = node.query_status(timeout=timeout_s)
     found = {FRONTEND: told["frontend"], "interests": told["interests"]}
     for number, status in enumerate(told["workers"]):
         found[f"worker-{number}"] = status
         for topic, own in ((status or {}).get("dedicated") or {}).items():
-            asked = wire.dedicated_topic(own["number"])
-            answer = node._loop.run(node._node._status_of(asked, timeout_s))
-            found[f"dedicated-{own['number']}"] = answer and {"topic": topic, **answer}
+            name = f"dedicated-{own['number']}"
+            try:
+                found[name] = {"topic": topic, **node.query_process(name, timeout=timeout_s)}
+            except (TimeoutError, asterism.BrokerError):
+                found[name] = None
     return {name: dict(status or {"problem": NO_ANSWER}) for name, status in found.items()}
 
 

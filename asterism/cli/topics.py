@@ -56,11 +56,11 @@ def create(options: argparse.Namespace) -> int:
 def list_all(options: argparse.Namespace) -> int:
     described: list[dict[str, Any]] = []
     with context.connect(options) as node:
-        names = node.list_topics(timeout=options.timeout)
+        names = list(node.list_topics(timeout=options.timeout))
         if options.long:
             for name in names:
                 try:
-                    described.append(node.describe(name, timeout=options.timeout))
+                    described.append(node.query("describe", name, timeout=options.timeout))
                 except PeerError as error:
                     if error.code != "no_such_topic":  # deleted since it was listed
                         raise
@@ -78,7 +78,7 @@ def list_all(options: argparse.Namespace) -> int:
 def show(options: argparse.Namespace) -> int:
     topic = name_of(options)
     with context.connect(options) as node:
-        described = node.describe(topic, timeout=options.timeout)
+        described = node.query("describe", topic, timeout=options.timeout)
     if options.json:
         output.say_json(described)
         return output.DONE

@@ -109,7 +109,7 @@ class Admin:
         return json_of(await self._config_of(topic_of(request.names["namespace"])))
 
     async def _config_of(self, topic: str) -> dict[str, Any]:
-        told = await if_there(self._node.describe(topic, timeout=TIMEOUT_S))
+        told = await if_there(self._node.query("describe", topic, timeout=TIMEOUT_S))
         told = told or {"overrides": [], "settings": {}}
         return {
             key.shown: told["settings"].get(key.name) if key.name in told["overrides"] else None

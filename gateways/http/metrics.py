@@ -152,7 +152,7 @@ class Metrics:
 
     async def _of_topic(self, topic: str, scrape: Scrape) -> None:
         try:
-            told = await self._node.describe(topic, timeout=TIMEOUT_S)
+            told = await self._node.query("describe", topic, timeout=TIMEOUT_S)
         except PeerError:
             return  # it was deleted meanwhile, say
         scrape.hear()

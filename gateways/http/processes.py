@@ -91,7 +91,7 @@ class Processes:
 
     async def _ask(self, name: str) -> dict[str, Any] | None:
         try:
-            return await self._node.status_of(name, timeout=QUESTION_S)
+            return await self._node.query_process(name, timeout=QUESTION_S)
         except (PeerError, TimeoutError, ConnectionError):
             return None
         finally:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Iterable
 from typing import Any, Final, TypeVar
 
 from asterism import limits
-from asterism.errors import PeerError
+from asterism.errors import NoSuchTopic, PeerError
 from asterism.gateways.http.protocol import (
     NAME,
     NO_CONTENT,
@@ -78,8 +78,8 @@ class Queues:
     async def _allow(self, topic: str, size: int) -> None:
         """Has a topic take what this door may take, unless somebody has said otherwise of it."""
         told = await self._node.describe(topic, timeout=TIMEOUT_S)
-        most = told["settings"]["max_payload"]
-        if most == TopicSettings().max_payload and "max_payload" not in told["overrides"]:
+        most = told.settings["max_payload"]
+        if most == TopicSettings().max_payload and "max_payload" not in told.overrides:
             await self._node.configure(topic, max_payload=self._set_limit, timeout=TIMEOUT_S)
         elif size > most:
             raise RefusedError(
@@ -96,11 +96,11 @@ class Queues:
 
     async def get(self, request: Request) -> Response:
         held = await self._node.fetch(_topic(request), _sequence(request), timeout=TIMEOUT_S)
-        priority = "null" if held["priority"] is None else str(held["priority"])
-        state = _STATE_OF.get(held["status"], held["status"])
-        media = media_of(held["attributes"].get(CONTENT_TYPE, ""))
+        priority = "null" if held.priority is None else str(held.priority)
+        state = _STATE_OF.get(held.status, held.status)
+        media = media_of(held.attributes.get(CONTENT_TYPE, ""))
         headers = ((b"x-mq-priority", priority.encode()), (b"x-mq-state", state.encode()))
-        return Response(200, held["payload"], media, headers)
+        return Response(200, held.payload, media, headers)
 
     async def abandon(self, request: Request) -> Response:
         await self._node.abandon(_topic(request), _sequence(request), timeout=TIMEOUT_S)
@@ -122,20 +122,12 @@ class Queues:
 
     async def list_failed(self, request: Request) -> Response:
         ids: dict[str, None] = {}
-        async for row in self._parked(_topic(request)):
-            ids[str(row["sequence"])] = None
+        try:
+            async for parked in self._node.list_parked(_topic(request), timeout=TIMEOUT_S):
+                ids[str(parked.sequence)] = None
+        except NoSuchTopic:
+            ids.clear()
         return list_of(list(ids), request.header(b"accept"))
-
-    async def _parked(self, topic: str) -> Any:
-        after = 0
-        while True:
-            listing = self._node.list_parked(topic, after=after, timeout=TIMEOUT_S)
-            rows = await if_there(listing) or []
-            for row in rows:
-                yield row
-            if len(rows) < limits.LIST_MAX:
-                return
-            after = rows[-1]["position"]
 
     async def abandon_failed(self, request: Request) -> Response:
         await if_there(self._node.abandon_all(_topic(request), timeout=TIMEOUT_S))
@@ -158,7 +150,7 @@ class Queues:
 
     async def stats_of(self, topic: str) -> dict[str, Any]:
         """The counts of a topic, all zero for one that there is not."""
-        found = await if_there(self._node.stats(topic, timeout=TIMEOUT_S))
+        found = await if_there(self._node.query("stats", topic, timeout=TIMEOUT_S))
         return {**dict.fromkeys(STATES, 0), "listed": False, **(found or {})}
 
     async def namespaces(self, request: Request) -> Response:

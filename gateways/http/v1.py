@@ -21,7 +21,7 @@ class Core:
         self._node = node
 
     async def status(self, request: Request) -> Response:
-        return json_of(await self._node.status())
+        return json_of(await self._node.query_status())
 
     # --- topics -----------------------------------------------------------------------------
 
@@ -35,7 +35,9 @@ class Core:
         return CREATED
 
     async def describe(self, request: Request) -> Response:
-        return json_of(await self._node.describe(request.names["topic"], timeout=TIMEOUT_S))
+        return json_of(
+            await self._node.query("describe", request.names["topic"], timeout=TIMEOUT_S)
+        )
 
     async def configure(self, request: Request) -> Response:
         body = body_of(request, "settings", "inherit")
@@ -62,8 +64,14 @@ class Core:
         after = Query(request, "after").text("after") or ""
         checks.text("after", after, limits.NAME_BYTES_MAX, least=0)
         topic = request.names["topic"]
-        rows = await self._node.list_receivers(topic, after=after, timeout=TIMEOUT_S)
-        return json_of({"receivers": rows})
+        rows: list[dict[str, Any]] = []
+        while True:
+            told = await self._node.query("list_receivers", topic, after, timeout=TIMEOUT_S)
+            page = told.get("receivers", ())
+            rows += page
+            if len(page) < limits.LIST_MAX:
+                return json_of({"receivers": rows})
+            after = page[-1]["name"]
 
     async def create_receiver(self, request: Request) -> Response:
         body = body_of(request, "interests", "sent_timeout", "received_timeout")
@@ -99,7 +107,7 @@ class Core:
 
     async def fetch(self, request: Request) -> Response:
         sequence = sequence_of(request)
-        held = await self._node.fetch(request.names["topic"], sequence, timeout=TIMEOUT_S)
+        held = await self._node.query("fetch", request.names["topic"], sequence, timeout=TIMEOUT_S)
         held.update(contents_of(held.pop("payload")), id=held["id"].hex())
         return json_of({"sequence": sequence, **held})
 
@@ -121,8 +129,8 @@ class Core:
         after = Query(request, "after").whole("after") or 0
         checks.whole("after", after, 0, limits.SEQUENCE_MAX)
         topic = request.names["topic"]
-        rows = await self._node.list_parked(topic, after=after, timeout=TIMEOUT_S)
-        return json_of({"parked": rows})
+        told = await self._node.query("list_parked", topic, after, timeout=TIMEOUT_S)
+        return json_of({"parked": told.get("parked", ())})
 
     async def renew_all(self, request: Request) -> Response:
         await self._node.renew_all(request.names["topic"], timeout=TIMEOUT_S)

@@ -75,7 +75,7 @@ class Deliveries:
         known, until_s = self._payload_max.get(topic, (0, 0.0))
         if now_s < until_s:
             return known
-        found = await if_there(self._node.describe(topic, timeout=TIMEOUT_S))
+        found = await if_there(self._node.query("describe", topic, timeout=TIMEOUT_S))
         largest = max(int(found["settings"]["max_payload"]), 1) if found else 1_048_576
         if len(self._payload_max) >= TOPICS_KNOWN_MAX:
             self._payload_max.clear()

@@ -68,7 +68,10 @@ class Writer:
     async def next(self, timeout: float | None) -> list[Delivery]:
         """The next deliveries to write, none after that time."""
         self._task = asyncio.current_task()
-        batch = await self.inbox.batch(BATCH_MAX, timeout)
+        try:
+            batch = await self.inbox.batch(BATCH_MAX, timeout)
+        except TimeoutError:
+            batch = []
         self._taken_bytes = sum(len(delivery.payload) for delivery in batch)
         return batch
 

@@ -41,6 +41,7 @@ from asterism.running import StartError
 from asterism.testing import Broker
 from tests.fault.hostile_kinds import KINDS, Target
 from tests.fault.killing import Client, Notes, Tell, told_on_a_terminal
+from tests.support.batches import some_blocking
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TOPIC: Final = "ordinary"
@@ -304,7 +305,7 @@ def _read_rest(broker: Broker, client: Client) -> set[int]:
     with asterism.connect_blocking(broker.address, name="reader", timeout=READY_S) as node:
         inbox = node.subscribe(TOPIC, group="crew", timeout=READY_S)
         while missing and time.monotonic() < deadline:
-            taken = inbox.batch(1_000, timeout=1)
+            taken = some_blocking(inbox, 1_000, timeout=1)
             missing.difference_update(int(one.payload) for one in taken)
             inbox.processed(taken)
     return missing

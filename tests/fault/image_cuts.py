@@ -49,6 +49,7 @@ from asterism.testing import Broker
 from tests.fault.image_clients import FRESH, LEDGER, QUEUES, read_payload
 from tests.fault.killing import Client, Judgement, Tell, told_on_a_terminal
 from tests.fault.volatile_disk import VolatileDisk, unavailable
+from tests.support.batches import some_blocking
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 STORES: Final = 16  # the topic of push messages has one for itself: no other's sync helps it
@@ -301,7 +302,7 @@ class Era:
                 self._note(f"{topic}: {node.describe(topic)} {node.list_receivers(topic)}")
             inbox = node.subscribe(LEDGER, name="reader", credit=10_000)
             while len(self._ledger) < wanted:
-                taken = inbox.batch(1_000, timeout=10)
+                taken = some_blocking(inbox, 1_000, timeout=10)
                 if not taken:
                     break
                 self._ledger |= {(LEDGER, read_payload(one.payload)[1]) for one in taken}

@@ -505,8 +505,9 @@ async def consume_all(job: dict[str, Any], notes: Notes) -> None:
 
 async def consume(inbox: Any, notes: Notes, work_s: float) -> None:
     while True:
-        taken = await inbox.batch(TAKEN_MAX, None)
-        if not taken:
+        try:
+            taken = await inbox.batch(TAKEN_MAX, None)
+        except asterism.ClosedError:
             return
         items = [
             [*map(int, one.payload.split(b" ")[:2]), one.sequence, one.attempt] for one in taken
@@ -771,7 +772,7 @@ class Run:
         """The topics as they are in the end: a receipt comes once that end is stored."""
         broker.wait_ready()
         with asterism.connect_blocking(broker.address, name="auditor") as node:
-            return [node.describe(topic) for topic in self._plan.topics]
+            return [node.query("describe", topic) for topic in self._plan.topics]
 
     def _seen(
         self, striker: Striker, described: list[dict[str, Any]], seconds: float, drained_s: float

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -86,8 +86,8 @@ def process_all(broker: Broker, topic: str, count: int) -> list[bytes]:
             delivery = inbox.receive(timeout=BACK_S)
             found[delivery.sequence] = delivery.payload
             delivery.processed(confirm=True)
-        described: dict[str, Any] = node.describe(topic)
-    assert (described["held"], described["completed"]) == (0, count)
+        described = node.describe(topic)
+    assert (described.held, described.completed) == (0, count)
     return sorted(found.values())
 
 
@@ -245,7 +245,7 @@ def publishing(broker: Broker) -> Iterator[None]:
 def check_status(broker: Broker) -> None:
     """Whoever asks is told which store is away."""
     with asterism.connect_blocking(broker.address, name="operator") as node:
-        first, second = node.status()["workers"]
+        first, second = node.query_status()["workers"]
     assert first["stores"]["0"] != "open"
     assert second["stores"]["1"] == "open"
 

@@ -66,7 +66,7 @@ def wait_until(condition: Callable[[], Any]) -> Any:
 
 
 def is_held(node: asterism.BlockingNode) -> bool:
-    return any(worker["disk"]["publishing_held"] for worker in node.status()["workers"])
+    return any(worker["disk"]["publishing_held"] for worker in node.query_status()["workers"])
 
 
 # --- the low-water mark ---------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_below_the_mark_publishing_is_refused_and_consuming_makes_room_for_it(di
         inbox = node.subscribe("t", group="crew", credit=20)
         for _ in range(count):
             inbox.receive(timeout=BACK_S).processed(confirm=True)
-        assert node.describe("t")["held"] == 0
+        assert node.describe("t").held == 0
         with BarePublisher(broker.address, "t") as later:  # the first was silent for long
             until(BACK_S, lambda: later.publish([bytes(PAYLOAD)]), is_accepted)
         assert not is_held(node)
@@ -152,7 +152,7 @@ def test_dead_letters_and_reports_go_on_below_the_mark(disk: Disk) -> None:
 
 
 def process_of(node: asterism.BlockingNode, topic: str) -> Any:
-    known = [worker["dedicated"].get(topic) for worker in node.status()["workers"]]
+    known = [worker["dedicated"].get(topic) for worker in node.query_status()["workers"]]
     return next((each["pid"] for each in known if each), None)
 
 
@@ -171,7 +171,7 @@ def test_a_topic_that_cannot_be_moved_stays_where_it_is_until_there_is_room(
         wait_until(lambda: "a topic stays where it is" in broker.logs())
         inbox = node.subscribe("other", group="crew", timeout=BACK_S)
         inbox.receive(timeout=BACK_S).processed()
-        assert node.describe("moved")["held"] == len(sent)
+        assert node.describe("moved").held == len(sent)
         assert process_of(node, "moved") is None
         assert not [*(disk.folder / "dedicated").glob("[0-9]*")]
         disk.empty()
@@ -211,5 +211,5 @@ def test_a_topic_that_cannot_be_moved_back_goes_on_in_its_own_process(disk: Disk
             got.add(delivery.payload)
             delivery.processed(confirm=True)
         assert got == set(sent)
-        assert node.describe("moved")["held"] == 0
+        assert node.describe("moved").held == 0
         assert broker.pids()["worker"] == pids

@@ -31,6 +31,7 @@ from asterism.sdk.aio import Delivery, Inbox, Node
 from asterism.sdk.arguments import ARGUMENT_ERRORS
 from asterism.testing import Broker
 from asterism.wire import Verb
+from tests.support.batches import some
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 20.0
@@ -127,13 +128,13 @@ async def take(inbox: Inbox, count: int) -> list[bytes]:
 async def is_empty(node: Node, inbox: Inbox) -> bool:
     """Whether nothing has come to an inbox of this client that was sent before now."""
     await node.describe(inbox.topic)
-    return await inbox.batch(1, 0) == []
+    return await some(inbox, 1, 0) == []
 
 
 async def counts(node: Node, topic: str, *names: str) -> tuple[int, ...]:
     """Counts of a topic, as it describes itself."""
     described = await node.describe(topic)
-    return tuple(described[name] for name in names)
+    return tuple(getattr(described, name) for name in names)
 
 
 def moment(seconds: float = 0.0) -> float:

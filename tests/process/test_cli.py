@@ -163,7 +163,7 @@ def test_the_broker_of_the_environment_is_found_by_commands_and_by_clients(
     monkeypatch.setenv("ASTERISM_ADDRESS", broker.address)
     line.run("pub", "by-variable", "hello", connected=False)
     with asterism.connect_blocking() as node:
-        assert node.describe("by-variable")["held"] == 1
+        assert node.describe("by-variable").held == 1
 
 
 def test_a_wrong_configuration_ends_with_code_2(
@@ -524,7 +524,7 @@ def test_a_delivery_is_abandoned_where_it_is_parked_and_nowhere_else(
         delivery = careful.receive(timeout=WAIT_S)
         assert line.json("parked", "abandon", "shared", delivery.sequence)["abandoned"] == 1
         delivery.processed(confirm=True)
-        assert node.list_parked("shared") == []
+        assert list(node.list_parked("shared")) == []
 
 
 def test_what_one_without_a_name_has_parked_can_be_abandoned(line: Line, broker: Broker) -> None:

@@ -15,6 +15,7 @@ import asterism
 from asterism.cli.doctor import examine
 from asterism.storage.moving import dedicated_in
 from asterism.testing import Broker
+from tests.support.batches import some_blocking
 
 pytestmark = pytest.mark.process
 SECONDS_MAX = 30.0
@@ -36,7 +37,7 @@ def wait_until(condition: Callable[[], Any]) -> Any:
 
 def process_of(node: Any, topic: str) -> int | None:
     """The process of a dedicated topic, by what the workers say."""
-    for worker in node.status()["workers"]:
+    for worker in node.query_status()["workers"]:
         known = worker.get("dedicated", {}).get(topic)
         if known:
             return int(known["pid"])
@@ -53,7 +54,7 @@ def test_a_dedicated_topic_has_a_process_of_its_own(broker: Broker) -> None:
         (delivery,) = inbox.batch(1, timeout=SECONDS_MAX)
         assert delivery.payload == b"1"
         assert "own" in node.list_topics()
-        assert node.describe("own")["settings"]["dedicated"] is True
+        assert node.describe("own").settings["dedicated"] is True
 
 
 def test_what_waits_moves_with_its_topic_there_and_back(broker: Broker) -> None:
@@ -70,7 +71,7 @@ def test_what_waits_moves_with_its_topic_there_and_back(broker: Broker) -> None:
         node.publish_many("moved", sent[200:], max_receivers=1, receipt=False)
         got |= take(inbox, 300 - len(got))
         assert got == set(sent)
-        wait_until(lambda: node.describe("moved")["held"] == 0)
+        wait_until(lambda: node.describe("moved").held == 0)
         assert not folder_of(broker, "moved")
 
 
@@ -80,7 +81,7 @@ def take(inbox: Any, count: int) -> set[bytes]:
     deadline = time.monotonic() + SECONDS_MAX
     while len(got) < count:
         assert time.monotonic() < deadline, f"only {len(got)} of {count} came"
-        deliveries = inbox.batch(count - len(got), timeout=1)
+        deliveries = some_blocking(inbox, count - len(got), timeout=1)
         inbox.processed(deliveries)
         got.update(delivery.payload for delivery in deliveries)
     return got

@@ -178,7 +178,7 @@ def test_up_takes_its_data_folder_and_a_configuration(folder: Path) -> None:
         assert Path(said["data_dir"]) == folder / "elsewhere"
         with asterism.connect_blocking(said["doors"]["ZeroMQ"]) as node:
             node.create_topic("t")
-            assert node.describe("t")["settings"]["max_attempts"] == 9
+            assert node.describe("t").settings["max_attempts"] == 9
         process.terminate()
         assert process.wait(WAIT_S) == 0
 
@@ -191,7 +191,7 @@ def test_up_restarts_what_ends_and_says_so(folder: Path) -> None:
         run = folder / "asterism-data" / "run"
         wait_for(lambda: read_run_file(run, "worker-0")["pid"] != worker, "another worker")
         with asterism.connect_blocking(said["doors"]["ZeroMQ"]) as node:
-            assert node.status()["workers"][0]["pid"] != worker
+            assert node.query_status()["workers"][0]["pid"] != worker
         process.terminate()
         assert process.wait(WAIT_S) == 0
         assert process.stderr is not None
@@ -216,7 +216,7 @@ def test_up_begins_where_a_killed_up_left_off(folder: Path) -> None:
         process.wait(WAIT_S)
     with up(folder, *ANY_PORT, "--workers", "3") as process:
         with asterism.connect_blocking(ready_line(process)["doors"]["ZeroMQ"]) as node:
-            assert node.list_topics() == ["kept"]
+            assert list(node.list_topics()) == ["kept"]
         process.terminate()
         assert process.wait(WAIT_S) == 0
 
@@ -436,7 +436,7 @@ def test_supervisord_runs_the_broker_as_it_is(folder: Path) -> None:
         running = wait_until_all_run(folder)
         address = read_run_file(folder / "asterism-data" / "run", "frontend")["address"]
         with asterism.connect_blocking(address) as node:
-            told = [status["pid"] for status in node.status()["workers"]]
+            told = [status["pid"] for status in node.query_status()["workers"]]
             assert told == [running[f"worker-{number}"] for number in range(Config().workers)]
         logs = {path.name for path in folder.glob("*.log")}
         assert logs == {"supervisord.log", *(f"asterism-{name}.log" for name in WANTED)}

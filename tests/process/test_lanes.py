@@ -36,6 +36,7 @@ from tests.process.conftest import (
     with_a_client,
     worker_of_topic,
 )
+from tests.support.batches import some
 
 pytestmark = pytest.mark.process
 HEARTBEAT_S = 60
@@ -49,7 +50,7 @@ def broker() -> Iterator[Broker]:
 
 async def lanes_of(node: Node) -> list[int]:
     """How many lanes each worker has."""
-    return [worker.get("lanes", -1) for worker in (await node.status())["workers"]]
+    return [worker.get("lanes", -1) for worker in (await node.query_status())["workers"]]
 
 
 async def until_lanes(node: Node, clients: int) -> None:
@@ -97,14 +98,16 @@ async def test_messages_and_reports_need_no_front_end(node: Node, broker: Broker
                 )
                 assert await take(inbox, 1) == [b"%d" % number]
                 assert (await receipt.resolved(WAIT_S)).statuses == {"reader": "processed"}
-            assert (await node.describe(topic))["completed"] == 20
-    await node.status()
+            assert (await node.describe(topic)).completed == 20
+    await node.query_status()
 
 
 def test_the_blocking_client_has_lanes_too(broker: Broker, topic: str) -> None:
     with asterism.connect_blocking(broker.address) as node:
         inbox = node.subscribe(topic, name="reader")
-        until_so(lambda: [worker["lanes"] for worker in node.status()["workers"]] == [1] * WORKERS)
+        until_so(
+            lambda: [worker["lanes"] for worker in node.query_status()["workers"]] == [1] * WORKERS
+        )
         with stopped(broker, "frontend"):
             receipts = [
                 node.publish(topic, b"%d" % number, expect="processed", max_receivers=1)
@@ -253,7 +256,7 @@ async def test_a_killed_worker_loses_nothing_stores_nothing_twice_and_has_lanes_
     assert stored == sorted(set(stored)), "each once, and in order"
     assert reading.sequences == set(stored)
     described = await node.describe(topic)
-    assert (described["completed"], described["held"]) == (600, 0)
+    assert (described.completed, described.held) == (600, 0)
     await until_lanes(node, 1)
     await reading.end()
 
@@ -273,7 +276,7 @@ async def test_after_the_front_end_was_killed_subscriptions_and_lanes_are_there_
         while came < 4:
             assert time.monotonic() < deadline, f"only {came} came"
             await node.publish(inbox.topic, b"x", expect="sent")
-            came += len(await inbox.batch(1, 0.5))
+            came += len(await some(inbox, 1, 0.5))
     await until_lanes(node, 1)
 
 
@@ -305,7 +308,7 @@ async def test_a_topic_that_is_made_dedicated_and_back_in_use_loses_nothing_and_
         await node.configure(moved, dedicated=dedicated)
 
         async def is_moved(wanted: bool = dedicated) -> bool:
-            workers = (await node.status())["workers"]
+            workers = (await node.query_status())["workers"]
             return any(moved in worker.get("dedicated", {}) for worker in workers) == wanted
 
         await until(is_moved, "the topic has moved")
@@ -321,7 +324,7 @@ async def test_a_topic_that_is_made_dedicated_and_back_in_use_loses_nothing_and_
         await reading.end()
     for topic in readings:
         described = await node.describe(topic)
-        assert (described["completed"], described["held"]) == (len(sent), 0)
+        assert (described.completed, described.held) == (len(sent), 0)
     await until_lanes(node, 1)
 
 
@@ -367,7 +370,7 @@ async def test_a_client_that_connects_anew_leaves_no_lanes_behind(node: Node, to
     assert not node._lanes
     await held.processed(confirm=True)
     described = await node.describe(topic)
-    assert (described["held"], described["endpoints"], described["completed"]) == (0, 1, 1)
+    assert (described.held, described.endpoints, described.completed) == (0, 1, 1)
     await until_lanes(node, 1)
 
 
@@ -577,7 +580,7 @@ async def test_who_uses_a_topic_with_a_process_of_its_own_is_told_which_topic_re
     await node.publish(own, b"", expect="processed", max_receivers=1)
     (process,) = [
         worker["dedicated"][own]["pid"]
-        for worker in (await node.status())["workers"]
+        for worker in (await node.query_status())["workers"]
         if own in worker.get("dedicated", {})
     ]
     with Hand(broker.address) as hand:

@@ -14,6 +14,7 @@ import pytest
 import asterism
 from asterism.sdk.aio import Delivery, Inbox, Node
 from asterism.testing import Broker
+from tests.support.batches import some
 
 pytestmark = pytest.mark.process
 WAIT_S = 20
@@ -66,7 +67,7 @@ async def take(inbox: Inbox, count: int) -> list[Delivery]:
 
 
 async def none_comes(inbox: Inbox) -> bool:
-    return await inbox.batch(1, 0.2) == []
+    return await some(inbox, 1, 0.2) == []
 
 
 # --- the surface ----------------------------------------------------------------------------------
@@ -293,8 +294,8 @@ def test_an_exception_fails_a_delivery_and_it_can_be_renewed(broker: Broker, top
         outcome = await receipt.resolved(WAIT_S)
         assert (outcome.verdict, outcome.statuses) == ("failed", {"me": "failed"})
         (parked,) = await node.list_parked(topic)
-        assert (parked["sequence"], parked["receiver"]) == (receipt.sequence, "me")
-        assert parked["reason"] == "KeyError: 'no such customer'"
+        assert (parked.sequence, parked.receiver) == (receipt.sequence, "me")
+        assert parked.reason == "KeyError: 'no such customer'"
         await node.renew(topic, receipt.sequence)
         delivery = await inbox.receive(WAIT_S)
         await delivery.failed("again", confirm=True)
@@ -353,7 +354,7 @@ def test_no_more_is_sent_than_there_is_credit_for(broker: Broker, topic: str, ex
             return len(inbox._subscription.buffer) == 10
 
         await until(has_arrived, "ten deliveries")
-        assert (await node.describe(topic))["totals"]["delivered"] == 10
+        assert (await node.describe(topic)).totals["delivered"] == 10
         taken = await take(inbox, 100)
         assert [delivery.payload for delivery in taken] == [b"%d" % n for n in range(100)]
         assert len(inbox._subscription.buffer) == 0
@@ -428,7 +429,7 @@ def test_a_receiver_can_be_pulled_from(broker: Broker, topic: str) -> None:
             await delivery.processed(confirm=True)
         assert await node.pull(topic, "me", 2, wait=0.1) == []
         (row,) = await node.list_receivers(topic)
-        assert row["interests"] == ("a",), "pulling changes nothing about the receiver"
+        assert row.interests == ("a",), "pulling changes nothing about the receiver"
 
     run(broker, topic, scenario)
 
@@ -505,8 +506,8 @@ def test_what_is_published_once_is_stored_once_whoever_says_it(broker: Broker, t
         assert [(each.id, str(each.result)) for each in again] == [
             (each.id, str(each.result)) for each in first
         ]
-        assert (await node.describe(topic))["held"] == 1
-        assert (await node.fetch(topic, 1))["id"] == first[0].id
+        assert (await node.describe(topic)).held == 1
+        assert (await node.fetch(topic, 1)).id == first[0].id
         with pytest.raises(asterism.PeerError, match="too_large"):
             await node.publish_once(topic, bytes(16), [asterism.Message(bytes(1 << 26))])
 
@@ -527,7 +528,7 @@ def test_what_is_published_once_is_stored_once_though_a_process_is_killed(
                 *(node.publish_once(topic, producer, message, timeout=WAIT_S) for _ in range(3))
             )
             await asyncio.to_thread(broker.wait_ready)
-        assert (await node.describe(topic))["held"] == 5
+        assert (await node.describe(topic)).held == 5
 
     run(broker, topic, scenario)
 
@@ -573,7 +574,7 @@ def test_what_was_cancelled_is_given_back_before_a_client_has_closed(
             await node.publish(topic, b"1", max_receivers=1)
             with pytest.raises(asyncio.CancelledError):
                 await ordered
-        assert (await node.stats(topic))["ordered"] == 0
+        assert (await node.stats(topic)).ordered == 0
         assert await node.order(topic) == 1
 
     run(broker, topic, scenario)
@@ -607,16 +608,16 @@ def test_the_work_queue_has_its_verbs(broker: Broker, topic: str) -> None:
         first, second = await node.draft(topic), await node.draft(topic, priority=0)
         await node.set(topic, first, b"1", {"a": "b"})
         await node.set(topic, second, b"2")
-        assert (await node.stats(topic))["waiting"] == 2
+        assert (await node.stats(topic)).waiting == 2
         assert await node.order(topic) == second
-        assert (await node.fetch(topic, second))["payload"] == b"2"
+        assert (await node.fetch(topic, second)).payload == b"2"
         await node.complete(topic, second)
         assert await node.order(topic, wait=1) == first
-        assert (await node.fetch(topic, first))["attributes"] == {"a": "b"}
+        assert (await node.fetch(topic, first)).attributes == {"a": "b"}
         await node.fail(topic, first, "why")
         assert await node.order(topic, wait=0.05) is None
         stats = await node.stats(topic)
-        assert (stats["completed"], stats["failed"]) == (1, 1)
+        assert (stats.completed, stats.failed) == (1, 1)
 
     run(broker, topic, scenario)
 
@@ -631,12 +632,12 @@ def test_topics_are_made_changed_described_listed_cleared(broker: Broker, topic:
         await node.configure(topic, max_attempts=3, inherit=["sent_timeout"])
         await node.publish_many(topic, [b"x"] * 3)
         described = await node.describe(topic)
-        assert described["settings"]["retry_backoff"] == {"min": 0.1, "max": 2}
-        assert described["settings"]["max_attempts"] == 3
-        assert described["settings"]["sent_timeout"] == 60
-        assert described["waiting"] == 3
+        assert described.settings["retry_backoff"] == {"min": 0.1, "max": 2}
+        assert described.settings["max_attempts"] == 3
+        assert described.settings["sent_timeout"] == 60
+        assert described.waiting == 3
         await node.clear(topic)
-        assert (await node.describe(topic))["waiting"] == 0
+        assert (await node.describe(topic)).waiting == 0
         assert topic in await node.list_topics()
         await node.delete_topic(topic)
         assert topic not in await node.list_topics()
@@ -664,7 +665,7 @@ def test_a_receiver_is_moved_and_deleted(broker: Broker, topic: str) -> None:
 
 def test_every_process_says_how_it_is(broker: Broker, topic: str) -> None:
     async def scenario(node: Node, topic: str) -> None:
-        status = await node.status()
+        status = await node.query_status()
         pids = broker.pids()
         assert status["frontend"]["pid"] == pids["frontend"][0]
         assert status["interests"]["pid"] == pids["interests"][0]
@@ -714,7 +715,7 @@ def test_a_killed_process_costs_nothing(broker: Broker, topic: str, kind: str) -
         for receipt in receipts:
             outcomes = await receipt.all_resolved(WAIT_S)
             assert {outcome.verdict for outcome in outcomes if outcome} == {"ok"}
-        assert (await node.describe(topic))["held"] == 0
+        assert (await node.describe(topic)).held == 0
 
     run(broker, topic, scenario)
     broker.wait_ready()
@@ -734,6 +735,6 @@ def test_a_worker_that_is_stopped_holds_publishers_back(broker: Broker, topic: s
         finally:
             broker.kill("worker", number=signal.SIGCONT)
         await node.publish(topic, b"y", timeout=WAIT_S)
-        assert (await node.describe(topic))["totals"]["published"] == 501
+        assert (await node.describe(topic)).totals["published"] == 501
 
     run(broker, topic, scenario, window_messages=500)

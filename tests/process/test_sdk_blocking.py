@@ -19,6 +19,7 @@ import pytest
 import asterism
 from asterism.sdk.client import BlockingNode
 from asterism.testing import Broker
+from tests.support.batches import some_blocking
 
 pytestmark = pytest.mark.process
 WAIT_S = 20
@@ -92,13 +93,13 @@ def test_an_exception_fails_a_delivery(node: BlockingNode, topic: str) -> None:
         raise ValueError("broken")
     assert receipt.resolved(WAIT_S).verdict == "failed"
     (parked,) = node.list_parked(topic)
-    assert parked["reason"] == "ValueError: broken"
+    assert parked.reason == "ValueError: broken"
     node.renew(topic, receipt.sequence)
     delivery = inbox.receive(WAIT_S)
     delivery.extend(10)
     delivery.processed(confirm=True)
     assert delivery.is_finished
-    assert node.list_parked(topic) == []
+    assert list(node.list_parked(topic)) == []
 
 
 def test_several_threads_may_use_one_client(node: BlockingNode, topic: str) -> None:
@@ -153,9 +154,9 @@ def test_pulling_and_the_work_queue(node: BlockingNode, topic: str) -> None:
     sequence = node.draft(topic + "-work")
     node.set(topic + "-work", sequence, b"z")
     assert node.order(topic + "-work") == sequence
-    assert node.fetch(topic + "-work", sequence)["payload"] == b"z"
+    assert node.fetch(topic + "-work", sequence).payload == b"z"
     node.complete(topic + "-work", sequence)
-    assert node.stats(topic + "-work")["completed"] == 1
+    assert node.stats(topic + "-work").completed == 1
     assert {topic, topic + "-work"} <= set(node.list_topics())
 
 
@@ -172,7 +173,7 @@ def test_a_killed_process_costs_nothing(broker: Broker, node: BlockingNode, topi
     while len(seen) < 300:
         seen += [delivery.payload for delivery in inbox.batch(300, WAIT_S)]
     assert seen == [b"%d" % number for number in range(300)]
-    assert inbox.batch(1, 0.2) == []
+    assert some_blocking(inbox, 1, 0.2) == []
     broker.wait_ready()
 
 
@@ -408,7 +409,7 @@ def test_a_process_is_asked_by_its_name(node: BlockingNode) -> None:
     workers = [f"worker-{number}" for number in range(node.workers)]
     assert workers == ["worker-0", "worker-1"]
     for name in ("frontend", "interests", *workers):
-        assert node.status_of(name)["process"] == name
+        assert node.status_of(name).name == name
     for name in ("worker-", "worker-x", "door", ""):
         with pytest.raises(ValueError, match="there is no process"):
             node.status_of(name)

@@ -204,7 +204,7 @@ def test_a_topic_with_a_store_of_its_own_is_restored_as_the_document_says(tmp_pa
         Broker(workers=1, config=config) as second,
         asterism.connect_blocking(second.address) as node,
     ):
-        assert node.describe("alone")["held"] == 7
+        assert node.describe("alone").held == 7
 
 
 def test_snapshots_that_are_asked_for_at_once_are_all_whole(broker: Broker, home: Path) -> None:

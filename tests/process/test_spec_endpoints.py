@@ -64,7 +64,7 @@ async def test_a_receiver_with_a_name_outlives_its_connections_and_restarts(
     await node.publish(topic, b"not", subject="b", expect="processed")
     await asyncio.to_thread(broker.restart, "worker", worker_of_topic(topic))
     (row,) = await node.list_receivers(topic)
-    assert (row["name"], row["durable"], row["online"]) == ("r", True, False)
+    assert (row.name, row.durable, row.online) == ("r", True, False)
     async with client(node.address) as other:
         inbox = await other.subscribe(topic, "a/*", **named)
         assert await take(inbox, 1) == [b"2"], "what it has confirmed is remembered"
@@ -178,7 +178,7 @@ def test_a_node_that_gives_signs_of_life_is_not_cut(quick_broker: Broker, topic:
             delivery = await inbox.receive(WAIT_S)  # long after a silent one were cut
             await delivery.processed(confirm=True)
             (row,) = await node.list_receivers(topic)
-            assert (row["endpoints"], delivery.attempt) == (1, 1)
+            assert (row.endpoints, delivery.attempt) == (1, 1)
 
     asyncio.run(play())
 
@@ -270,9 +270,9 @@ async def test_a_consumer_that_stops_reading_holds_up_nobody(node: Node, topic: 
             await quick.processed(taken)
             seen += [each.payload for each in taken]
         assert seen == payloads
-        rows = {row["name"]: row for row in await node.list_receivers(topic)}
+        rows = {row.name: row for row in await node.list_receivers(topic)}
         (other,) = set(rows) - {"quick"}
-        assert rows[other]["in_flight"] <= 10, "it holds no more than its credit"
+        assert rows[other].in_flight <= 10, "it holds no more than its credit"
         slow.signal(signal.SIGCONT)
         assert await slow.line() == "0 1"
 
@@ -291,7 +291,7 @@ def test_a_client_that_never_reads_is_cut_and_costs_nothing(
                 taken += len(others.batch(50, WAIT_S))
 
         async def is_alone() -> bool:
-            return [row["name"] for row in node.list_receivers(topic)] == ["reads"]
+            return [row.name for row in node.list_receivers(topic)] == ["reads"]
 
         asyncio.run(until(is_alone, "the other to be cut"))
 
@@ -339,7 +339,7 @@ async def ten_done(node: Node, topic: str) -> tuple[Inbox, list[int]]:
 
 async def has_credit(node: Node, topic: str, credit: int) -> bool:
     (row,) = await node.list_receivers(topic)
-    return bool(row["credit"] == credit)
+    return bool(row.credit == credit)
 
 
 @with_a_client

@@ -19,6 +19,7 @@ from tests.process.conftest import (
     with_a_client,
     wrong,
 )
+from tests.support.batches import some
 
 pytestmark = pytest.mark.process
 
@@ -38,7 +39,7 @@ TABLE = {
 
 async def subjects_of(node: Node, inbox: Inbox) -> list[str]:
     await node.describe(inbox.topic)
-    return [delivery.subject for delivery in await inbox.batch(1_000, 0)]
+    return [delivery.subject for delivery in await some(inbox, 1_000, 0)]
 
 
 @pytest.mark.parametrize("mode", ["online", "durable"])
@@ -204,6 +205,6 @@ async def test_messages_find_their_receivers_while_the_interest_router_is_killed
 
 def answers_again(node: Node) -> Callable[[], Awaitable[bool]]:
     async def is_so() -> bool:
-        return (await node.status())["interests"] is not None
+        return (await node.query_status())["interests"] is not None
 
     return is_so

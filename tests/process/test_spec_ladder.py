@@ -28,6 +28,7 @@ from tests.process.conftest import (
     with_a_client,
     worker_of_topic,
 )
+from tests.support.batches import some
 
 pytestmark = pytest.mark.process
 
@@ -73,7 +74,7 @@ async def test_a_receiver_may_say_that_it_failed(node: Node, topic: str) -> None
             raise ZeroDivisionError("no")
     assert await receipt.resolved(WAIT_S) == ("failed", {"r": "failed"})
     (parked,) = await node.list_parked(topic)
-    assert parked["reason"] == "ZeroDivisionError: no"
+    assert parked.reason == "ZeroDivisionError: no"
 
 
 # --- 1: a status only climbs ----------------------------------------------------------------------
@@ -320,7 +321,7 @@ async def test_what_was_unreachable_goes_to_another_receiver(
     inboxes = [await node.subscribe(topic, name=name) for name in ("a", "b")]
     wishes: dict[str, Any] = {"max_receivers": 1} if mode == "durable" else {}
     receipt = await node.publish(topic, b"", mode=mode, expect="processed", **wishes)
-    found = [await inbox.batch(1, 0) for inbox in inboxes]
+    found = [await some(inbox, 1, 0) for inbox in inboxes]
     holder = 0 if found[0] else 1
     (first,) = found[holder]
     await first.extend(0)
@@ -364,7 +365,7 @@ async def test_a_failure_is_retried_while_attempts_are_left(node: Node, topic: s
         await delivery.failed("no", confirm=True)
     assert (await receipt.resolved(WAIT_S)).verdict == "failed"
     (parked,) = await node.list_parked(topic)
-    assert parked["attempts"] == 3
+    assert parked.attempts == 3
 
 
 @with_a_client
@@ -391,12 +392,12 @@ async def test_a_durable_message_that_failed_is_parked_listed_read_and_renewed(
     await second.failed("the second", confirm=True)
     await first.failed("the first", confirm=True)
     parked = await node.list_parked(topic)
-    assert [(row["sequence"], row["reason"]) for row in parked] == [
+    assert [(row.sequence, row.reason) for row in parked] == [
         (second.sequence, "the second"),
         (first.sequence, "the first"),
     ]
     read = await node.fetch(topic, first.sequence)
-    assert (read["status"], read["payload"]) == ("failed", b"first")
+    assert (read.status, read.payload) == ("failed", b"first")
     assert {o.verdict for o in await receipts.all_resolved(WAIT_S) if o} == {"failed"}
     await node.renew_all(topic)
     assert await take(inbox, 2) == [b"second", b"first"], "in the order in which they failed"
@@ -480,9 +481,9 @@ async def test_a_dead_letter_that_its_topic_has_already_is_parked_with_both_reas
 
     await until(is_parked, "a dead letter that is refused is parked")
     (parked,) = await node.list_parked(topic)
-    assert parked["receiver"] == "r"
-    assert "it broke" in parked["reason"] and "duplicate" in parked["reason"]
-    await node.renew(topic, parked["sequence"])
+    assert parked.receiver == "r"
+    assert "it broke" in parked.reason and "duplicate" in parked.reason
+    await node.renew(topic, parked.sequence)
     assert await take(inbox, 1) == [b"body"]
 
 
@@ -499,8 +500,8 @@ async def test_a_message_with_no_room_for_the_attributes_of_a_dead_letter_is_par
     await fail(inbox, 1, "it broke")
     assert (await receipt.resolved(WAIT_S)).verdict == "failed"
     (parked,) = await node.list_parked(topic)
-    assert "it broke" in parked["reason"] and "no room" in parked["reason"]
-    assert (await node.fetch(topic, parked["sequence"]))["attributes"] == attributes
+    assert "it broke" in parked.reason and "no room" in parked.reason
+    assert (await node.fetch(topic, parked.sequence)).attributes == attributes
 
 
 @with_a_client
@@ -530,7 +531,7 @@ async def test_max_deliveries_bounds_all_attempts_unreachable_ones_included(
     await (await inbox.receive(WAIT_S)).extend(0)
     assert (await receipt.resolved(WAIT_S)).verdict == "failed"
     (parked,) = await node.list_parked(topic)
-    assert parked["attempts"] == 3
+    assert parked.attempts == 3
 
 
 @with_a_client
@@ -539,7 +540,7 @@ async def test_parking_is_per_receiver(node: Node, topic: str) -> None:
     await node.publish(topic, b"", expect="processed")
     await fail(inboxes["bad"], 1)
     (parked,) = await node.list_parked(topic)
-    assert parked["receiver"] == "bad"
+    assert parked.receiver == "bad"
     assert await take(inboxes["good"], 1) == [b""]
     late = await node.subscribe(topic, name="late")
     assert await take(late, 1) == [b""], "it lives on for those who come later"

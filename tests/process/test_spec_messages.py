@@ -23,6 +23,7 @@ from tests.process.conftest import (
     with_a_client,
     wrong,
 )
+from tests.support.batches import some
 
 pytestmark = pytest.mark.process
 
@@ -204,7 +205,7 @@ async def test_push_goes_to_one_receiver_by_turns(node: Node, topic: str) -> Non
     await node.subscribe(topic, "elsewhere", name="not interested")
     await node.publish_many(topic, [b"%d" % n for n in range(9)], mode="push")
     await node.describe(topic)
-    found = [await inbox.batch(100, 0) for inbox in inboxes]
+    found = [await some(inbox, 100, 0) for inbox in inboxes]
     assert [len(each) for each in found] == [3, 3, 3]
     assert len({delivery.payload for each in found for delivery in each}) == 9
 
@@ -257,7 +258,7 @@ async def test_who_has_seen_accepted_has_been_sent_his_own_copy(node: Node, topi
     inbox = await node.subscribe(topic)
     for number in range(50):
         await node.publish(topic, b"%d" % number, mode="online")
-        (delivery,) = await inbox.batch(10, 0)
+        (delivery,) = await some(inbox, 10, 0)
         assert delivery.payload == b"%d" % number
 
 
@@ -291,13 +292,13 @@ async def test_no_more_than_max_receivers_are_in_the_air_or_done(node: Node, top
     inboxes = [await node.subscribe(topic, name=name) for name in "abc"]
     await node.publish(topic, b"", expect="processed", max_receivers=2)
     await node.describe(topic)
-    found = [each for inbox in inboxes for each in await inbox.batch(10, 0)]
+    found = [each for inbox in inboxes for each in await some(inbox, 10, 0)]
     assert len(found) == 2
     await found[0].processed(confirm=True)
     for inbox in inboxes:
         assert await is_empty(node, inbox), "one is done, one is in the air"
     await found[1].extend(0)
-    (third,) = [each for inbox in inboxes for each in await inbox.batch(10, 0)]
+    (third,) = [each for inbox in inboxes for each in await some(inbox, 10, 0)]
     assert (third.attempt, third.receiver) != (1, found[0].receiver)
 
 
@@ -310,7 +311,7 @@ async def test_a_queue_of_one_receiver_never_has_two_holders(node: Node, topic: 
 
     async def work(inbox: Inbox) -> None:
         while sum(done.values()) < 200:
-            for delivery in await inbox.batch(3, 0.05):
+            for delivery in await some(inbox, 3, 0.05):
                 held[delivery.payload] += 1
                 assert held[delivery.payload] == 1, "two hold it at once"
                 await asyncio.sleep(0)

@@ -271,4 +271,4 @@ async def test_a_client_that_lost_its_answers_sends_again_and_nothing_is_stored_
     assert Counter(seen) == Counter(payloads)
     assert seen == payloads, "in the order in which they were published"
     described = await node.describe(topic)
-    assert described["held"] == len(payloads)
+    assert described.held == len(payloads)

@@ -144,11 +144,11 @@ async def test_settings_interests_and_parked_messages_outlive_every_process(
     receipt = await node.publish(topic, b"x", subject="b", expect="processed", max_receivers=1)
     await (await inbox.receive(WAIT_S)).failed("broken", confirm=True)
     await restart(broker, kind, topic)
-    assert (await node.describe(topic))["settings"]["max_payload"] == 5
+    assert (await node.describe(topic)).settings["max_payload"] == 5
     (parked,) = await node.list_parked(topic)
-    assert (parked["sequence"], parked["reason"]) == (receipt.sequence, "broken")
+    assert (parked.sequence, parked.reason) == (receipt.sequence, "broken")
     (row,) = await node.list_receivers(topic)
-    assert set(row["interests"]) == {"a/*", "b"}
+    assert set(row.interests) == {"a/*", "b"}
     await node.renew_all(topic)
     assert await take(inbox, 1) == [b"x"]
 
@@ -346,7 +346,7 @@ def payloads_of_snapshot(folder: Path, data_dir: Path, topics: list[str]) -> dic
         found = {}
         for name in topics:
             inbox = node.subscribe(name, name="reader", credit=10_000)
-            held = node.describe(name)["held"]
+            held = node.describe(name).held
             payloads: list[bytes] = []
             while len(payloads) < held:
                 taken = inbox.batch(10_000, WAIT_S)

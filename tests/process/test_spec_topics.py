@@ -24,6 +24,7 @@ from tests.process.conftest import (
     until,
     with_a_client,
 )
+from tests.support.batches import some
 
 pytestmark = pytest.mark.process
 
@@ -154,7 +155,7 @@ async def test_no_more_deliveries_are_in_flight_than_concurrency_allows(
     done = 0
     while done < 6:
         await node.describe(topic)
-        out = [each for inbox in inboxes for each in await inbox.batch(10, 0)]
+        out = [each for inbox in inboxes for each in await some(inbox, 10, 0)]
         assert len(out) == 2
         await inboxes[0].processed(out)
         done += len(out)
@@ -232,7 +233,7 @@ async def test_a_deleted_dedicated_topic_is_listed_no_more(node: Node, topic: st
 
 async def process_of(node: Node, topic: str) -> int | None:
     """The process of a dedicated topic, by what the workers say."""
-    for worker in (await node.status())["workers"]:
+    for worker in (await node.query_status())["workers"]:
         if worker is not None and worker.get("dedicated", {}).get(topic):
             return int(worker["dedicated"][topic]["pid"])
     return None
@@ -285,14 +286,14 @@ async def test_every_setting_can_be_given_changed_and_read_back(
 ) -> None:
     await node.create_topic(topic, **EVERY_SETTING)
     described = await node.describe(topic)
-    assert flat(described["settings"]) == flat(EVERY_SETTING)
+    assert flat(described.settings) == flat(EVERY_SETTING)
     await node.configure(topic, max_attempts=6, overflow=None, inherit=["blocking"])
     changed = {**EVERY_SETTING, "max_attempts": 6, "overflow": None, "blocking": False}
-    assert flat((await node.describe(topic))["settings"]) == flat(changed)
+    assert flat((await node.describe(topic)).settings) == flat(changed)
     await asyncio.to_thread(broker.restart, "worker")
     described = await node.describe(topic)
-    assert flat(described["settings"]) == flat(changed), "and it outlives a restart"
-    assert "blocking" not in described["overrides"] and "overflow" in described["overrides"]
+    assert flat(described.settings) == flat(changed), "and it outlives a restart"
+    assert "blocking" not in described.overrides and "overflow" in described.overrides
 
 
 def test_the_configuration_has_the_defaults(topic: str) -> None:
@@ -301,7 +302,7 @@ def test_the_configuration_has_the_defaults(topic: str) -> None:
         asterism.connect_blocking(broker.address) as node,
     ):
         node.create_topic(topic, sent_timeout=1)
-        settings = node.describe(topic)["settings"]
+        settings = node.describe(topic).settings
     assert (settings["max_attempts"], settings["sent_timeout"]) == (8, 1)
 
 
@@ -336,12 +337,13 @@ async def test_what_is_listed_in_pages_is_listed_whole(node: Node, topic: str) -
         topic, [b""] * 1_100, expect="processed", max_receivers=1, receipt=False
     )
     await inbox.failed(await receive(inbox, 1_100), "no")
-    first = await node.list_parked(topic)
-    second = await node.list_parked(topic, after=first[-1]["position"])
-    assert [row["sequence"] for row in first + second] == receipts.sequences
+    listed = await node.list_parked(topic)
+    assert [row.sequence for row in listed] == receipts.sequences
+    later = [row async for row in node.list_parked(topic, after=listed[999].position)]
+    assert later == listed[1_000:]
     for number in range(1_100):
         await node.create_receiver(topic, f"receiver {number:04}", "nothing")
-    named = [row["name"] for row in await node.list_receivers(topic)]
+    named = [row.name for row in await node.list_receivers(topic)]
     assert named == sorted(["r", *(f"receiver {number:04}" for number in range(1_100))])
     await node.delete_topic(topic)
 
@@ -354,13 +356,13 @@ async def test_a_topic_describes_itself(node: Node, topic: str) -> None:
     first, second = await receive(inbox, 2)
     await first.received(confirm=True)
     described = await node.describe(topic)
-    names = ("topic", "held", "sent", "received", "receivers", "endpoints")
-    assert tuple(described[name] for name in names) == (topic, 5, 1, 1, 2, 2)
-    assert described["oldest_waiting_ms"] >= 0
-    assert described["totals"]["published"] == 5 and described["totals"]["delivered"] == 2
-    assert described["rates"]["published"] > 0
-    receivers = {row["name"]: row for row in await node.list_receivers(topic)}
-    assert receivers["r"]["in_flight"] == 2 and receivers["r"]["interests"] == ("**",)
+    names = ("name", "held", "sent", "received", "receivers", "endpoints")
+    assert tuple(getattr(described, name) for name in names) == (topic, 5, 1, 1, 2, 2)
+    assert described.oldest_waiting is not None and 0 <= described.oldest_waiting < WAIT_S
+    assert described.totals["published"] == 5 and described.totals["delivered"] == 2
+    assert described.rates["published"] > 0
+    receivers = {row.name: row for row in await node.list_receivers(topic)}
+    assert receivers["r"].in_flight == 2 and receivers["r"].interests == ("**",)
     await inbox.processed([first, second])
 
 
@@ -375,7 +377,7 @@ async def test_clear_drops_every_message_and_keeps_settings_and_receivers(
     await node.clear(topic)
     assert {each.verdict for each in await receipts.all_resolved(WAIT_S) if each} == {"dropped"}
     described = await node.describe(topic)
-    assert (described["held"], described["settings"]["max_attempts"]) == (0, 7)
+    assert (described.held, described.settings["max_attempts"]) == (0, 7)
     await node.publish(topic, b"3", expect="processed", max_receivers=1)
     assert await take(inbox, 1) == [b"3"]
 

@@ -47,7 +47,7 @@ async def fail(node: Node, topic: str, count: int) -> list[int]:
 async def stats(node: Node, topic: str) -> tuple[int, ...]:
     names = ("drafting", "waiting", "ordered", "active", "completed", "failed")
     said = await node.stats(topic)
-    return tuple(said[name] for name in names)
+    return tuple(getattr(said, name) for name in names)
 
 
 @with_a_client
@@ -60,8 +60,8 @@ async def test_a_draft_is_set_ordered_read_and_completed(node: Node, topic: str)
     assert await node.order(topic) == sequence
     assert await stats(node, topic) == (0, 0, 1, 0, 0, 0)
     read = await node.fetch(topic, sequence)
-    assert (read["payload"], read["priority"]) == (b"work", 5)
-    assert (read["attributes"], read["status"]) == ({"content-type": "text/plain"}, "received")
+    assert (read.payload, read.priority) == (b"work", 5)
+    assert (read.attributes, read.status) == ({"content-type": "text/plain"}, "received")
     assert await stats(node, topic) == (0, 0, 0, 1, 0, 0)
     await node.complete(topic, sequence)
     assert await stats(node, topic) == (0, 0, 0, 0, 1, 0)
@@ -74,7 +74,7 @@ async def test_set_replaces_the_payload_of_what_waits_and_of_nothing_else(
     first, second = await put(node, topic, b"before"), await put(node, topic, b"other")
     await node.set(topic, first, b"after")
     assert await node.order(topic) == first, "it keeps its place"
-    assert (await node.fetch(topic, first))["payload"] == b"after"
+    assert (await node.fetch(topic, first)).payload == b"after"
     async with refused("wrong_state"):
         await node.set(topic, first, b"too late")
     assert await node.order(topic) == second
@@ -119,13 +119,13 @@ async def test_every_state_but_drafting_can_be_read_any_number_of_times(
     await node.set(topic, sequence, b"work")
     for status, step in [("waiting", node.order), ("received", None), ("received", node.fail)]:
         for _ in range(2):
-            assert (await node.fetch(topic, sequence))["status"] == status
+            assert (await node.fetch(topic, sequence)).status == status
         if step == node.order:
             assert await node.order(topic) == sequence
         elif step == node.fail:
             await node.fail(topic, sequence)
     read = await node.fetch(topic, sequence)
-    assert (read["status"], read["payload"]) == ("failed", b"work")
+    assert (read.status, read.payload) == ("failed", b"work")
     await node.abandon(topic, sequence)
     async with refused("no_such_message"):
         await node.fetch(topic, sequence)
@@ -161,7 +161,7 @@ async def test_failed_messages_are_listed_and_renewed_in_order(node: Node, topic
     for number in range(3):
         await put(node, topic, b"%d" % number)
     failed = await fail(node, topic, 3)
-    assert [row["sequence"] for row in await node.list_parked(topic)] == failed
+    assert [row.sequence for row in await node.list_parked(topic)] == failed
     await node.renew(topic, failed[1])
     assert await stats(node, topic) == (0, 1, 0, 0, 0, 2)
     async with refused("wrong_state"):
@@ -232,7 +232,7 @@ async def test_the_queue_outlives_the_kill_of_its_worker_in_every_state(
     assert await stats(node, topic) == before
     await node.complete(topic, active)
     await node.set(topic, draft, b"")
-    assert (await node.fetch(topic, ordered))["payload"] == b"work"
+    assert (await node.fetch(topic, ordered)).payload == b"work"
     assert (await stats(node, topic))[4] == 2
 
 

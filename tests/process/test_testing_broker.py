@@ -55,8 +55,8 @@ def broker() -> Iterator[Broker]:
 
 def test_it_has_an_address_that_answers(broker: Broker) -> None:
     with asterism.connect_blocking(broker.address) as node:
-        assert node.status()["frontend"]["pid"] in broker.pids()["frontend"]
-        assert len(node.status()["workers"]) == 2
+        assert node.query_status()["frontend"]["pid"] in broker.pids()["frontend"]
+        assert len(node.query_status()["workers"]) == 2
 
 
 def test_it_tells_its_processes_by_kind(broker: Broker) -> None:
@@ -67,7 +67,7 @@ def test_it_tells_its_processes_by_kind(broker: Broker) -> None:
         "worker": 2,
     }
     with asterism.connect_blocking(broker.address) as node:
-        told = [status["pid"] for status in node.status()["workers"]]
+        told = [status["pid"] for status in node.query_status()["workers"]]
     assert sorted(told) == sorted(pids["worker"])
 
 
@@ -100,7 +100,7 @@ def test_a_snapshot_can_be_restored_as_the_document_says(tmp_path: Path) -> None
         Broker(workers=1, config=config) as second,
         asterism.connect_blocking(second.address) as node,
     ):
-        assert node.list_topics() == ["before"]
+        assert list(node.list_topics()) == ["before"]
 
 
 # --- what it restarts -----------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def test_restart_ends_the_processes_of_a_kind_and_waits_for_others(
     }
     assert broker.address == address
     with asterism.connect_blocking(address) as node:
-        assert len(node.status()["workers"]) == 2
+        assert len(node.query_status()["workers"]) == 2
 
 
 def test_one_worker_can_be_restarted_alone(broker: Broker) -> None:
@@ -137,7 +137,7 @@ def test_what_is_killed_from_outside_comes_back(broker: Broker) -> None:
     wait_for(lambda: len(all_pids(broker) - before) == 4, "four new processes")
     broker.wait_ready()
     with asterism.connect_blocking(broker.address) as node:
-        assert node.status()["workers"][1]["pid"] in broker.pids()["worker"]
+        assert node.query_status()["workers"][1]["pid"] in broker.pids()["worker"]
 
 
 def test_a_topic_outlives_the_kill_of_every_process(broker: Broker) -> None:
@@ -149,7 +149,7 @@ def test_a_topic_outlives_the_kill_of_every_process(broker: Broker) -> None:
     broker.wait_ready()
     with asterism.connect_blocking(broker.address) as node:
         described = node.describe("kept")
-    assert described["settings"]["max_attempts"] == 7
+    assert described.settings["max_attempts"] == 7
 
 
 def test_a_kind_that_does_not_exist_is_refused(broker: Broker) -> None:
@@ -169,7 +169,7 @@ def test_it_is_configured_like_any_other() -> None:
         assert len(list((broker.data_dir / "stores").glob("[0-9]*[0-9]"))) == 3
         with asterism.connect_blocking(broker.address) as node:
             node.create_topic("t")
-            assert node.describe("t")["settings"]["max_attempts"] == 5
+            assert node.describe("t").settings["max_attempts"] == 5
 
 
 def test_variables_of_the_surroundings_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ def test_first(asterism_broker):
 def test_second(asterism_broker):
     assert seen == [asterism_broker.address]
     with asterism.connect_blocking(asterism_broker.address) as node:
-        assert node.list_topics() == ["of-the-session"]
+        assert list(node.list_topics()) == ["of-the-session"]
 """
 
 
@@ -356,7 +356,7 @@ def test_the_broker_is_as_it_was_asked_for(asterism_broker, asterism_node_blocki
     assert asterism_broker.http_url.startswith("http://")
     assert len(asterism_broker.pids()["worker"]) == 1
     asterism_node_blocking.create_topic("t")
-    assert asterism_node_blocking.describe("t")["settings"]["max_attempts"] == 7
+    assert asterism_node_blocking.describe("t").settings["max_attempts"] == 7
 """
 OPTIONS = """
 [tool.pytest.ini_options]
@@ -399,5 +399,5 @@ def test_a_reset_leaves_no_topic_and_no_message(broker: Broker) -> None:
         broker.reset()
         with pytest.raises(asterism.PeerError, match="topic_gone"):
             inbox.receive(WAIT_S)
-        assert node.list_topics() == []
+        assert list(node.list_topics()) == []
         assert node.publish("shared", b"y").sequence > 0

@@ -27,6 +27,7 @@ from asterism.storage.reading import ReadOnlyStore
 from asterism.storage.snapshot import delete_snapshot, list_snapshots
 from asterism.storage.store import StoreError
 from asterism.testing import Broker
+from tests.support.batches import some_blocking
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,7 +71,7 @@ def finish(node: BlockingNode, topic: str, count: int) -> None:
         until = time.monotonic() + WAIT_S
         while left:
             assert time.monotonic() < until
-            batch = inbox.batch(left, 1)
+            batch = some_blocking(inbox, left, 1)
             inbox.processed(batch)
             left -= len(batch)
 
@@ -248,7 +249,7 @@ def test_a_topic_that_is_made_again_goes_on_and_one_that_moves_comes_once(
     publish(node, "again", 20)
     node.configure("moves", dedicated=True)
     wait_until(
-        lambda: any("moves" in (told or {})["dedicated"] for told in node.status()["workers"])
+        lambda: any("moves" in (told or {})["dedicated"] for told in node.query_status()["workers"])
     )
     publish(node, "moves", 20)
     broker.snapshot()
@@ -306,7 +307,7 @@ def test_every_ending_comes_once_over_restarts_and_snapshots(
     rows = query.rows()
     assert set(rows.values()) == {1}
     counted = Counter(topic for topic, _ in rows)
-    assert counted == {topic: node.describe(topic)["completed"] for topic in topics}
+    assert counted == {topic: node.describe(topic).completed for topic in topics}
 
 
 # --- without Spark --------------------------------------------------------------------------------

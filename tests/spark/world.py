@@ -12,6 +12,7 @@ from typing import Any
 import asterism
 from asterism.sdk.client import BlockingDelivery, BlockingNode
 from asterism.testing import Broker
+from tests.support.batches import some_blocking
 
 WAIT_S = 30.0
 POOL, LOG, MIXED, WORK = "orders", "events", "größe/é 🜚", "work"
@@ -59,8 +60,8 @@ def make_world(folder: Path) -> World:
             fill(world, node)
         node.create_topic(EMPTY, overflow=asterism.DropOld(17))
         for topic in (POOL, LOG, MIXED, WORK, RETRIED, OWN, PASSING, EMPTY):
-            world.described[topic] = node.describe(topic)
-            for told in node.list_receivers(topic):
+            world.described[topic] = node.query("describe", topic)
+            for told in node.query("list_receivers", topic, "")["receivers"]:
                 world.receivers[topic, told["name"]] = told
         taken = broker.snapshot()  # while the receivers hold what they hold
         world.ended_ms = time.time_ns() // 1_000_000
@@ -93,7 +94,7 @@ def _take(inbox: Any, count: int) -> list[BlockingDelivery]:
     until = time.monotonic() + WAIT_S
     while len(taken) < count:
         assert time.monotonic() < until, f"{len(taken)} of {count} deliveries came"
-        taken += inbox.batch(count - len(taken), 1)
+        taken += some_blocking(inbox, count - len(taken), 1)
     return sorted(taken, key=lambda delivery: delivery.sequence)
 
 
@@ -272,7 +273,9 @@ def _own(world: World, node: BlockingNode) -> None:
         world.deliveries[OWN, sequence, None] = ("waiting", 0)
     node.configure(OWN, dedicated=True)
     _wait_until(
-        lambda: any(OWN in (worker or {})["dedicated"] for worker in node.status()["workers"]),
+        lambda: any(
+            OWN in (worker or {})["dedicated"] for worker in node.query_status()["workers"]
+        ),
         "a process of its own",
     )
 

@@ -85,6 +85,15 @@ def test_an_error_is_of_the_class_of_its_code(code: str) -> None:
     assert (error.code, error.detail, error.retry_after) == (code, "so it was", 0.25)
 
 
+def test_a_kind_of_refusal_that_a_part_of_the_broker_has_stays_that() -> None:
+    class OursError(PeerError):
+        pass
+
+    error = OursError("busy", "ask another", 250)
+    assert (type(error), error.code, error.retry_after_ms) == (OursError, "busy", 250)
+    assert type(PeerError("busy")) is asterism.Busy
+
+
 def test_a_class_takes_no_code_but_its_own() -> None:
     assert type(asterism.Overflow("overflow", "full")) is asterism.Overflow
     with pytest.raises(AssertionError):

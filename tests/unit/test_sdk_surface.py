@@ -1,11 +1,24 @@
 """What users of the SDK see and write, as far as that needs no broker."""
 
+import asyncio
+from dataclasses import FrozenInstanceError
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 import asterism
 from asterism.options import topic_overrides, topic_settings_as_user
+from asterism.sdk.listing import BlockingListing, Listing, Pages
+from asterism.sdk.results import (
+    BrokerStatus,
+    ParkedDelivery,
+    ProcessStatus,
+    QueueStats,
+    ReceiverInfo,
+    StoredMessage,
+    TopicInfo,
+)
 from asterism.settings import BackoffMs, TopicSettings
 
 # --- units ----------------------------------------------------------------------------------------
@@ -28,3 +41,99 @@ def test_a_backoff_that_cannot_be_is_a_value_error(pair: tuple[float, float]) ->
 def test_a_backoff_of_anything_but_numbers_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="number of seconds"):
         asterism.Backoff("0.5", 8)  # type: ignore[arg-type]
+
+
+# --- results --------------------------------------------------------------------------------------
+
+READERS: dict[str, Any] = {
+    "topic": TopicInfo.from_wire,
+    "receiver": ReceiverInfo.from_wire,
+    "parked": ParkedDelivery.from_wire,
+    "message": lambda said: StoredMessage.from_wire(7, said),
+    "stats": QueueStats.from_wire,
+    "process": ProcessStatus.from_wire,
+    "broker": BrokerStatus.from_wire,
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_result_takes_what_another_version_says_and_does_without_what_it_does_not(
+    kind: str,
+) -> None:
+    read = READERS[kind]
+    assert read({}) == read({"of a later version": 1}) or kind == "process"
+    result = read({})
+    with pytest.raises((FrozenInstanceError, TypeError, AttributeError)):
+        result.name = "changed"
+    assert type(result).__name__ in repr(result)
+
+
+def test_times_of_a_topic_and_its_receivers_are_in_seconds() -> None:
+    topic = TopicInfo.from_wire({"topic": "t", "waiting": 3, "oldest_waiting_ms": 1_500})
+    assert (topic.name, topic.waiting, topic.oldest_waiting) == ("t", 3, 1.5)
+    assert TopicInfo.from_wire({"oldest_waiting_ms": None}).oldest_waiting is None
+    said = {"name": "r", "sent_timeout_ms": 60_000, "received_timeout_ms": 500, "interests": ["a"]}
+    receiver = ReceiverInfo.from_wire(said)
+    assert (receiver.sent_timeout, receiver.received_timeout) == (60, 0.5)
+    assert receiver.interests == ("a",)
+
+
+def test_the_lag_of_a_receiver_is_there_where_the_broker_says_it() -> None:
+    old = ReceiverInfo.from_wire({"name": "r"})
+    assert (old.lag, old.out, old.oldest) == (None, None, None)
+    new = ReceiverInfo.from_wire({"name": "r", "lag": 5, "out": 2, "oldest_ms": 2_500})
+    assert (new.lag, new.out, new.oldest) == (5, 2, 2.5)
+
+
+def test_when_a_delivery_failed_is_a_time_with_its_zone() -> None:
+    parked = ParkedDelivery.from_wire({"sequence": 4, "failed_ms": 1_700_000_000_500})
+    assert parked.failed_at == datetime.fromtimestamp(1_700_000_000.5, UTC)
+
+
+def test_a_process_keeps_what_else_it_says() -> None:
+    said = {"process": "worker-0", "pid": 9, "uptime_ms": 1_500, "lanes": 2}
+    process = ProcessStatus.from_wire({**said, "disk": {"free_bytes": 5}})
+    assert (process.name, process.pid, process.uptime) == ("worker-0", 9, 1.5)
+    assert process.disk is not None and process.disk.free_bytes == 5
+    assert process.details == {"lanes": 2}
+    status = BrokerStatus.from_wire({"frontend": None, "workers": [said, None]})
+    assert status.frontend is None and [bool(worker) for worker in status.workers] == [True, False]
+
+
+# --- lists ----------------------------------------------------------------------------------------
+
+
+class Numbers:
+    """A list of the numbers up to some, a page of three at a time."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.asked: list[int] = []
+
+    async def page(self, after: int) -> list[int]:
+        self.asked.append(after)
+        return list(range(after + 1, min(after + 3, self.count) + 1))
+
+    def listing(self) -> Listing[int]:
+        return Listing("numbers", Pages(self.page, int, 0, 3))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 6, 7])
+def test_a_list_goes_on_over_its_pages_to_its_end(count: int) -> None:
+    async def awaited() -> list[int]:
+        return await Numbers(count).listing()
+
+    async def gone_through() -> list[int]:
+        return [number async for number in Numbers(count).listing()]
+
+    whole = list(range(1, count + 1))
+    assert asyncio.run(awaited()) == asyncio.run(gone_through()) == whole
+    assert list(BlockingListing(Numbers(count).listing(), asyncio.run)) == whole
+
+
+def test_a_list_asks_for_a_page_when_it_is_wanted_and_not_before() -> None:
+    numbers = Numbers(100)
+    listing = BlockingListing(numbers.listing(), asyncio.run)
+    assert numbers.asked == [] and "numbers" in repr(listing)
+    assert [next(listing) for _ in range(3)] == [1, 2, 3] and numbers.asked == [0]
+    assert next(listing) == 4 and numbers.asked == [0, 3]

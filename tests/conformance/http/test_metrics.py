@@ -175,8 +175,8 @@ def test_a_dedicated_topic_whose_process_is_stopped_is_missing_alone(
     topic, other = topic_of(0), topic_of(0)
     node.create_topic(other)
     node.create_topic(topic, dedicated=True)
-    until(lambda: topic in node.status_of("worker-0")["dedicated"], "it has a process")
-    held = node.status_of("worker-0")["dedicated"][topic]
+    until(lambda: topic in node.query_process("worker-0")["dedicated"], "it has a process")
+    held = node.query_process("worker-0")["dedicated"][topic]
     process = up(f"dedicated-{held['number']}")
     until(lambda: metrics(http).get(process) == 1, "it answers")
     assert messages(topic, "waiting") in metrics(http)

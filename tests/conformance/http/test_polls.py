@@ -52,7 +52,7 @@ class Watch:
 
     async def commands(self) -> int:
         """What others have asked of the worker."""
-        (worker,) = (await self._node.status())["workers"]
+        (worker,) = (await self._node.query_status())["workers"]
         assert worker is not None
         self._looks += 1
         return int(worker["totals"]["commands"]) - self._looks

@@ -446,7 +446,7 @@ def test_pulls_of_a_client_that_hangs_up_between_them_are_given_back(
         await asyncio.wait((waiting,), timeout=WITHIN_S)
         assert waiting.cancelled()
         assert len(calls) == 2
-        while (await node.list_receivers(topic.name))[0]["in_flight"] > 1:
+        while (await node.list_receivers(topic.name))[0].in_flight > 1:
             await asyncio.sleep(0.01)
 
     play(broker, scenario)

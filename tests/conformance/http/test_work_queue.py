@@ -401,7 +401,7 @@ def test_other_doors_see_the_same_queue(queue: Queue, broker: Broker) -> None:
     async def publish() -> None:
         async with asterism.connect(broker.address) as node:
             await node.publish(queue.namespace, b"from the sdk", max_receivers=1)
-            assert (await node.stats(queue.namespace))["waiting"] == 1
+            assert (await node.stats(queue.namespace)).waiting == 1
 
     asyncio.run(publish())
     message = queue.order()

@@ -12,6 +12,7 @@ import asterism
 from asterism.sdk.client import BlockingDelivery
 from asterism.storage.snapshot import Snapshot, open_snapshot
 from asterism.testing import Broker
+from tests.support.batches import some_blocking
 
 WAIT_S = 30
 # Queries over a handful of rows: to plan and to compile them is all that they cost.
@@ -89,14 +90,14 @@ def topic_of(world: World) -> Iterator[Callable[[str], list[bytes]]]:
     with asterism.connect_blocking(world.broker.address, name="reader") as node:
 
         def payloads(topic: str) -> list[bytes]:
-            held = int(node.describe(topic)["waiting"])
+            held = int(node.describe(topic).waiting)
             if not held:
                 return []
             with node.subscribe(topic, credit=held + 10) as inbox:
                 found: list[bytes] = []
                 deadline = time.monotonic() + WAIT_S
                 while len(found) < held and time.monotonic() < deadline:
-                    found += [delivery.payload for delivery in inbox.batch(1_000, 1)]
+                    found += [delivery.payload for delivery in some_blocking(inbox, 1_000, 1)]
                 return found
 
         yield payloads

@@ -18,6 +18,7 @@ from asterism.storage.records import pack, unpack
 from asterism.testing import Broker
 from tests.spark.jobs.conftest import ORDERS, WAIT_S, World
 from tests.spark.jobs.rows import TAKEN, before, step, tables
+from tests.support.batches import some_blocking
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 COUNTED = {"held": 3, "drafting": 1, "parked": 2}
@@ -133,13 +134,13 @@ def hold(node: asterism.BlockingNode, topic: str, count: int) -> list[Any]:
     until = time.monotonic() + WAIT_S
     while len(taken) < count:
         assert time.monotonic() < until, f"{len(taken)} of {count} deliveries came"
-        taken += inbox.batch(count - len(taken), 1)
+        taken += some_blocking(inbox, count - len(taken), 1)
     return sorted(taken, key=lambda delivery: delivery.sequence)
 
 
 def wait_until_gone(node: asterism.BlockingNode, topic: str) -> None:
     until = time.monotonic() + WAIT_S
-    while any(receiver["online"] for receiver in node.list_receivers(topic)):
+    while any(receiver.online for receiver in node.list_receivers(topic)):
         assert time.monotonic() < until, f"the receiver of {topic} did not go"
         time.sleep(0.01)
 
@@ -180,7 +181,7 @@ def test_what_does_not_wait_by_its_sequence_is_no_misfit(
         for topic in settings:
             wait_until_gone(node, topic)
         node.seek("sought", "reader", sequence=held["sought"][2].sequence)
-        floors = {topic: node.list_receivers(topic)[0]["floor"] for topic in settings}
+        floors = {topic: next(node.list_receivers(topic)).floor for topic in settings}
         waiting = [delivery.sequence for delivery in held["dropped"][:3]]
         assert floors["dropped"] > max(waiting), "what was in hand lies before the floor"
         assert main(["spark", "audit", str(broker.snapshot()), "--json"]) == 0, floors

@@ -27,6 +27,7 @@ from asterism.spark.jobs.common import JobError
 from asterism.spark.jobs.replay import Pace, Progress, Task, Wanted, batches, publish_all
 from tests.spark.jobs.conftest import WAIT_S, World
 from tests.spark.jobs.rows import frame, tables
+from tests.support.batches import some_blocking
 from tests.tidy import tree
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -242,7 +243,7 @@ def test_a_replay_publishes_exactly_what_is_selected_and_again_nothing(
         with node.subscribe(topic, credit=100) as inbox:
             while len(found) < len(expected):
                 found += inbox.batch(100, WAIT_S)
-            assert inbox.batch(100, 0.3) == []
+            assert some_blocking(inbox, 100, 0.3) == []
     assert sorted(delivery.payload for delivery in found) == sorted(expected)
     first = next(delivery for delivery in found if delivery.payload == b"order 10")
     assert (first.subject, first.attributes) == ("order/1", {"number": "10"})
