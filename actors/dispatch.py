@@ -19,7 +19,7 @@ from asterism.commands import Incoming
 from asterism.effects import Deliver, Reply
 from asterism.message import Status
 from asterism.storage.keys import FIRST_RANK, POOL, RANK_END, WORK, rank_of
-from asterism.storage.records import decode_exception, decode_fared
+from asterism.storage.records import decode_exception
 
 _SENT = Status.SENT  # a member of an enumeration is slow to look up
 
@@ -330,14 +330,15 @@ class Dispatch(Retry):
             self.expire_waiting(delivery, now_ms)
             return False
         self.take_off(delivery, lane, receiver)
+        # Also one that is given up takes a place, and waits for it.
+        if message.kind == LOG_KIND and not self.take_place_out(delivery, receiver):
+            return False
         most = self.settings.max_deliveries
         if most is not None and delivery.tries >= most:
             # Its last delivery was lost in a restart, or the bound was lowered since.
             delivery.receiver = self.receivers.by_number.get(delivery.holder, receiver)
             self.give_up(delivery, now_ms)
             return False
-        if message.kind == LOG_KIND and message.header.max_receivers is not None:
-            return self.take_place_out(delivery, receiver)
         return True
 
     def was_set_aside(self, delivery: Delivery, lane: Lane | None, receiver: Receiver) -> bool:
@@ -357,9 +358,10 @@ class Dispatch(Retry):
     def take_place_out(self, delivery: Delivery, receiver: Receiver) -> bool:
         """One of the places of a message with ``max_receivers``, if one is free."""
         message = delivery.message
-        places = self.places_of(message)
         wanted = message.header.max_receivers
-        assert wanted is not None
+        if wanted is None:
+            return True
+        places = self.places_of(message)
         if not places.has_room_for(receiver.number, wanted):
             places.held_back[receiver.number] = delivery
             if places.parked:
@@ -393,10 +395,7 @@ class Dispatch(Retry):
     def verdict_at_expiry(self, message: Message) -> str:
         if not self.is_tracked(message) and not self.parked:
             return EXPIRED
-        fared = [
-            decode_fared(row).status
-            for _, row in self.rows.scan(*self.keys.fared_all(message.sequence))
-        ]
+        fared = [fared.status for fared in self.fared_of(message.sequence)]
         failed, waiting = status_name(Status.FAILED), status_name(Status.WAITING)
         done = any(status not in (failed, waiting) for status in fared)
         if done and message.header.max_receivers is None:

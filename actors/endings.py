@@ -22,6 +22,7 @@ from asterism.storage.records import (
 
 OK, FAILED, EXPIRED, DROPPED = "ok", "failed", "expired", "dropped"
 _NAMES = {status: status.name.lower() for status in Status}
+_ABANDONED = "abandoned"  # how one fared that failed for good, and has given its place up
 
 
 def digest_of(payload: bytes) -> bytes:
@@ -236,7 +237,7 @@ class Endings(TopicState):
                 number, status = number_at_end(key, 4), decode_fared(row).status
                 if status == _NAMES[Status.FAILED]:
                     places.parked.add(number)
-                elif status != _NAMES[Status.WAITING]:
+                elif status not in (_NAMES[Status.WAITING], _ABANDONED):
                     places.done.add(number)
         return places
 
@@ -252,6 +253,16 @@ class Endings(TopicState):
             now_ms,
         )
         self.rows.put(self.keys.fared(delivery.sequence, receiver.number), value)
+
+    def note_abandoned(self, message: Message, number: int) -> None:
+        """A parked delivery is given up: its place falls free, and the verdict remembers it."""
+        key = self.keys.fared(message.sequence, number)
+        row = self.rows.get(key)
+        assert row is not None, "a parked delivery of the log that never fared"
+        if self.is_tracked(message):
+            self.rows.put(key, pack(*decode_fared(row)._replace(status=_ABANDONED)))
+        else:
+            self.rows.delete(key)
 
     def leave_log(self, delivery: Delivery, receiver: Receiver) -> None:
         """A receiver needs this log message no more, or not now; it is not out."""
@@ -323,22 +334,22 @@ class Endings(TopicState):
                 numbers.append(number)
         return numbers
 
-    def has_failed(self, sequence: int, receiver: Receiver) -> bool:
+    def has_failed(self, sequence: int, number: int) -> bool:
         """Did this log message fail for good with a receiver? Not if it was renewed since."""
-        row = self.rows.get(self.keys.fared(sequence, receiver.number))
+        row = self.rows.get(self.keys.fared(sequence, number))
         return row is not None and decode_fared(row).status == _NAMES[Status.FAILED]
 
-    def free_place(self, message: Message, receiver: Receiver) -> None:
+    def free_place(self, message: Message, number: int) -> None:
         """A delivery with ``max_receivers`` came back, or was given up: others may have it."""
         if message.header.max_receivers is None:
             return
         places = self.places_of(message)
-        places.out.discard(receiver.number)
-        if receiver.number in places.parked and not self.has_failed(message.sequence, receiver):
-            places.parked.discard(receiver.number)
+        places.out.discard(number)
+        if number in places.parked and not self.has_failed(message.sequence, number):
+            places.parked.discard(number)
         held_back, places.held_back = places.held_back, {}
-        for number, delivery in held_back.items():
-            other = self.receivers.by_number.get(number)
+        for held_number, delivery in held_back.items():
+            other = self.receivers.by_number.get(held_number)
             if other is not None and delivery.sequence in other.known:
                 other.window.push(delivery)
                 # Before the one that gave it back, which may be hungry already.
@@ -404,7 +415,9 @@ class Endings(TopicState):
 
     def fared_of(self, sequence: int) -> list[FaredRow]:
         """How a log message fared: name, status, attempts and times of each receiver."""
-        return [decode_fared(row) for _, row in self.rows.scan(*self.keys.fared_all(sequence))]
+        rows = [decode_fared(row) for _, row in self.rows.scan(*self.keys.fared_all(sequence))]
+        failed = _NAMES[Status.FAILED]
+        return [row._replace(status=failed) if row.status == _ABANDONED else row for row in rows]
 
     def statuses_of(self, sequence: int) -> dict[str, str]:
         return {fared.receiver: fared.status for fared in self.fared_of(sequence)}

@@ -15,19 +15,17 @@ I3 A page is in ``_absent`` exactly while it is kept for a holder that is away a
    then none of its deliveries has an endpoint. Until the grace has begun it has no deadline.
 """
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 from asterism.actors.delivery import MEMORY_KIND, Delivery
-from asterism.actors.receivers import Endpoint, Receiver
+from asterism.actors.receivers import Endpoint, Holder, Receiver
 from asterism.actors.runs import Run
 from asterism.commands import Incoming
 from asterism.message import NEVER_MS, Status
 from asterism.rows import Rows
 from asterism.storage.keys import TopicKeys
 from asterism.storage.records import PageRecord, encode_first_page, encode_page
-
-Holder = tuple[bytes, int]
-"""A node, and the number of its endpoint."""
 
 
 class Page:
@@ -60,9 +58,12 @@ class Page:
 class Pages:
     """All pages of a topic."""
 
-    def __init__(self, rows: Rows, keys: TopicKeys) -> None:
+    def __init__(
+        self, rows: Rows, keys: TopicKeys, store_receiver: Callable[[Receiver], None]
+    ) -> None:
         self._rows = rows
         self._keys = keys
+        self._store_receiver = store_receiver  # what a page's row names is found by a restart
         self._heap: list[tuple[int, int, Page]] = []
         self._open: dict[tuple[Receiver, Endpoint | None, int], Page] = {}  # of this command
         self._fresh: list[Page] = []  # of this turn, row not yet written
@@ -265,6 +266,8 @@ class Pages:
         for page in self._fresh:
             if (page.deliveries or page.left) and page.wants_row:
                 page.stored = True
+                if not page.receiver.stored:
+                    self._store_receiver(page.receiver)
                 self._rows.put(self._keys.page(page.number), self._row(page))
         self._fresh.clear()
 

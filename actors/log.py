@@ -247,13 +247,14 @@ class Log:
         return rows.get(keys.done(number, sequence)) is not None
 
     def _marks_in_memory(self, receiver: Receiver) -> bool:
-        """A receiver that lives with its connection has no ``x`` rows unless its marks are many."""
+        """Those of receivers that live with their connections, of which there may be many, are
+        not read from their rows."""
         return not receiver.durable and receiver.marks is not None
 
     # --- what a receiver has done -----------------------------------------------------------
 
     def has_done(self, receiver: Receiver, sequence: int) -> bool:
-        """Has a durable receiver finished a log message that it is interested in?"""
+        """Has a receiver finished a log message that it is interested in?"""
         return (
             sequence < receiver.floor
             or sequence in receiver.done_now
@@ -263,7 +264,10 @@ class Log:
     def is_owed(self, receiver: Receiver, sequence: int) -> bool:
         """Does a log message wait for a receiver, by what is written down?"""
         keys, rows, number = self._keys, self._rows, receiver.number
-        if rows.get(keys.log(sequence)) is None or sequence in receiver.done_now:
+        row = rows.get(keys.log(sequence))
+        if row is None or sequence in receiver.done_now:
+            return False
+        if self._is_withdrawn(row, number, sequence):
             return False
         exception = rows.get(keys.exception(number, sequence))
         if exception is not None:
@@ -271,7 +275,7 @@ class Log:
         return sequence >= receiver.floor and not self._is_excepted(receiver, sequence)
 
     def settle(self, receiver: Receiver, next_sequence: int) -> None:
-        """Notes what a receiver finished in this turn; for a durable one it is written down."""
+        """Writes down what a receiver finished in this turn."""
         rows, keys, number = self._rows, self._keys, receiver.number
         floor = self._floor(receiver, next_sequence)
         if floor > receiver.floor:
@@ -279,24 +283,16 @@ class Log:
             receiver.floor = floor
         for sequence in receiver.done_now:
             if sequence >= receiver.floor:
-                if not self._marks_in_memory(receiver):
-                    rows.put(keys.done(number, sequence), b"")
+                rows.put(keys.done(number, sequence), b"")
+                receiver.has_rows = True
                 if receiver.marks is not None:
                     receiver.marks.add(sequence)
         if receiver.marks is not None and len(receiver.marks) > limits.MARKS_MAX:
-            self._spill_marks(receiver)
+            receiver.marks = None
         receiver.done_now.clear()
-        if receiver.durable and receiver.stored_floor != receiver.floor:
+        if receiver.stored_floor != receiver.floor:
             receiver.stored_floor = receiver.floor
             rows.put(keys.floor(number), receiver.floor.to_bytes(8, "big"))
-
-    def _spill_marks(self, receiver: Receiver) -> None:
-        """Too many were done out of order to be counted in memory."""
-        if not receiver.durable:
-            for sequence in receiver.marks or ():
-                self._rows.put(self._keys.done(receiver.number, sequence), b"")
-            receiver.has_rows = True
-        receiver.marks = None
 
     def _forget_marks(self, receiver: Receiver, floor: int) -> None:
         """The floor passes what was done out of order: those rows say nothing any more.
@@ -311,8 +307,7 @@ class Log:
             receiver.marks = set(kept) if len(kept) <= limits.MARKS_MAX else None
             return
         for sequence in [known for known in receiver.marks if known < floor]:
-            if receiver.has_rows:
-                rows.delete(keys.done(number, sequence))
+            rows.delete(keys.done(number, sequence))
             receiver.marks.discard(sequence)
 
     def _floor(self, receiver: Receiver, next_sequence: int) -> int:

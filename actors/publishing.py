@@ -464,9 +464,6 @@ class Publishing(Passing):
                 for receiver in self.receivers.by_number.values()
                 for delivery in receiver.held.values()
             ]
-            # A receiver that is gone may come back for what is kept for it.
-            for node in self.pages.absent_nodes():
-                held += self.pages.absent_of(node)
             out = [each.sequence for each in held if is_held(each.message.flags)]
             assert out, "a topic that holds messages has one that waits or is out"
             self.drop(min(out), now_ms)

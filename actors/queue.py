@@ -162,14 +162,18 @@ class KeyLocks:
         free = [key for key in self._aside if key not in self._held]
         return [delivery for key in free for delivery in self.release(key, 0)]
 
-    def drain(self) -> list[Delivery]:
-        """Takes all that were set aside and frees every key: for a receiver that ends."""
-        waiting = [
+    def aside(self) -> list[Delivery]:
+        """All that are set aside."""
+        return [
             entry[2]
             for by_audience in self._aside.values()
             for aside in by_audience.values()
             for entry in aside
             if entry[2].waits
         ]
+
+    def drain(self) -> list[Delivery]:
+        """Takes all that were set aside and frees every key: for a receiver that ends."""
+        waiting = self.aside()
         self.__init__()  # type: ignore[misc]
         return waiting

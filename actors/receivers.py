@@ -20,10 +20,20 @@ from asterism.errors import PeerError
 from asterism.message import Status
 from asterism.router.interest import InterestTrie
 from asterism.settings import TopicSettings
-from asterism.storage.keys import FIRST_RECEIVER, RANK_END, WORK, WORK_NAME
+from asterism.storage.keys import (
+    FIRST_PASSING,
+    FIRST_RECEIVER,
+    PASSING_NUMBERS,
+    RANK_END,
+    WORK,
+    WORK_NAME,
+)
 
 if TYPE_CHECKING:
     from asterism.actors.pool import Lane
+
+Holder = tuple[bytes, int]
+"""A node, and the number of its endpoint."""
 
 
 class Endpoint:
@@ -84,6 +94,7 @@ class Receiver:
     """What a copy of a message is addressed to: an endpoint by itself, or a group of them."""
 
     __slots__ = (
+        "away",
         "copies",
         "copies_count",
         "credit",
@@ -109,6 +120,7 @@ class Receiver:
         "received_timeout_ms",
         "sent_timeout_ms",
         "settings",
+        "stored",
         "stored_floor",
         "window",
     )
@@ -121,7 +133,10 @@ class Receiver:
         self.sent_timeout_ms: int | None = None
         self.received_timeout_ms: int | None = None
         self.interests: tuple[str, ...] = ()  # those in the trie
-        self.endpoints: dict[tuple[bytes, int], Endpoint] = {}
+        self.endpoints: dict[Holder, Endpoint] = {}
+        # Endpoints that may come back, and what they want: of one that lives with its connections.
+        self.away: dict[Holder, tuple[str, ...]] = {}
+        self.stored = durable  # a restart finds it; the others have nothing to lose until they are
         self.ready: dict[Endpoint, None] = {}
         self.credit = 0
         self.held: dict[int, Delivery] = {}
@@ -165,6 +180,11 @@ class Receiver:
     @property
     def online(self) -> bool:
         return bool(self.endpoints)
+
+    @property
+    def is_over(self) -> bool:
+        """Has one that lives with its connections lost the last of them?"""
+        return not (self.durable or self.endpoints or self.away)
 
     def give(self, endpoint: Endpoint, credit: int) -> None:
         """Adds to an endpoint's credit."""
@@ -240,11 +260,12 @@ class Receivers:
         self._durable_count = 0
         self.by_name: dict[str, Receiver] = {}
         self.by_number: dict[int, Receiver] = {}
-        self.endpoints: dict[tuple[bytes, int], Endpoint] = {}
+        self.endpoints: dict[Holder, Endpoint] = {}
         self.nodes: dict[bytes, set[int]] = {}  # node -> its endpoints
         self._matcher: Matcher = InterestTrie[int]() if matcher is None else matcher
         self._audiences: dict[tuple[str, ...], frozenset[int]] = {}
         self.next_number = FIRST_RECEIVER
+        self.next_passing = FIRST_PASSING
         self.window_max = limits.window_of(0)  # log deliveries one receiver has in memory
         self.epoch = 0  # rises whenever an audience may have changed
         self._segments = 0  # of all interests
@@ -285,13 +306,22 @@ class Receivers:
                     "delete some, or raise max_receivers_per_topic"
                 )
                 raise PeerError("busy", detail, limits.FULL_RETRY_MS)
-            number = self.next_number
-            self.next_number += 1
+            number = self._next_number(durable)
         receiver = Receiver(number, name, durable, self._settings)
         self.by_name[name] = self.by_number[number] = receiver
         self._durable_count += durable
         self.window_max = limits.window_of(len(self.by_name))
         return receiver
+
+    def _next_number(self, durable: bool) -> int:
+        if durable:
+            self.next_number += 1
+            return self.next_number - 1
+        while True:  # these come and go: after two thousand million of them the first come again
+            number = self.next_passing
+            self.next_passing = FIRST_PASSING + (number + 1 - FIRST_PASSING) % PASSING_NUMBERS
+            if number not in self.by_number:
+                return number
 
     def remove(self, receiver: Receiver) -> None:
         """Forgets a receiver that has no endpoints any more."""

@@ -1,10 +1,11 @@
 """Rows to actors: an ordinary start is the recovery.
 
-Reads the head, the settings, the durable receivers and what was out; the backlog stays on disk.
-Deliveries that were out with a connection are still out: they are kept for their holder, which may
-come back, until the grace is over. Where there is no grace, or a row of an earlier version does not
-name the holder, they wait again where they were, with their attempts counted. What was ordered from
-the work queue is still ordered, under its old deadline.
+Reads the head, the settings, the receivers and what was out; the backlog stays on disk. Deliveries
+that were out with a connection are still out: they are kept for their holder, which may come back,
+until the grace is over, and so are receivers that live with their connections. Where there is no
+grace, or a row of an earlier version does not name the holder, deliveries wait again where they
+were, with their attempts counted. What was ordered from the work queue is still ordered, under its
+old deadline.
 """
 
 from itertools import islice
@@ -14,7 +15,7 @@ from asterism.actors.leases import Page
 from asterism.actors.receivers import Matcher, Receiver, unnamed
 from asterism.actors.topic import TopicActor
 from asterism.limits import MARKS_MAX
-from asterism.message import Status
+from asterism.message import NEVER_MS, Status
 from asterism.rows import Rows
 from asterism.settings import DEFAULT_BOUNDS, Bounds, TopicSettings, overrides_from_plain
 from asterism.storage.keys import (
@@ -25,6 +26,7 @@ from asterism.storage.keys import (
     number_at_end,
     rank_of,
     read_due,
+    read_endpoint,
 )
 from asterism.storage.records import (
     DRAFT,
@@ -87,6 +89,27 @@ def _read_receivers(actor: TopicActor) -> None:
         receiver.sent_timeout_ms = stored.sent_timeout_ms
         receiver.received_timeout_ms = stored.received_timeout_ms
         actor.receivers.set_interests(receiver, stored.interests)
+        _read_progress(actor, receiver)
+    if actor.grace_ms:
+        _read_passing(actor)
+
+
+def _read_passing(actor: TopicActor) -> None:
+    """Receivers that live with their connections: those may have outlived the worker."""
+    found: dict[int, Receiver] = {}
+    for key, row in actor.rows.scan(*actor.keys.range_of("e")):
+        number, node, endpoint = read_endpoint(key)
+        stored = decode_receiver(row)
+        receiver = found.get(number)
+        if receiver is None:
+            receiver = found[number] = actor.receivers.create(stored.name, False, number)
+            receiver.stored = receiver.has_rows = True
+        receiver.sent_timeout_ms = stored.sent_timeout_ms
+        receiver.received_timeout_ms = stored.received_timeout_ms
+        actor.absences.add(receiver, node, endpoint, stored.interests, NEVER_MS)
+    for receiver in found.values():
+        wanted = [interest for interests in receiver.away.values() for interest in interests]
+        actor.receivers.set_interests(receiver, wanted)
         _read_progress(actor, receiver)
 
 
@@ -159,14 +182,13 @@ def _keep_for_holders(actor: TopicActor, held: dict[int, PageRecord]) -> None:
             if listed is not None and attempts >= last.get((listed, sequence), (0, 0))[0]:
                 last[listed, sequence] = (attempts, number)
     pages: dict[int, Page] = {}
-    gone: dict[int, Receiver] = {}
     for (listed, sequence), (attempts, number) in last.items():
         record = held[number]
         page = pages.get(number)
         if page is None:
-            receiver = actor.receivers.by_number.get(record.receiver) or gone.get(record.receiver)
+            receiver = actor.receivers.by_number.get(record.receiver)
             if receiver is None:
-                receiver = gone[record.receiver] = _stand_in(actor, record)
+                receiver = _passing_of(actor, record)
             page = Page(number, receiver, Status(record.status), record.started_ms)
             page.holder = record.holder
             pages[number] = page
@@ -200,11 +222,17 @@ def _list_where_out(
     return receiver_number
 
 
-def _stand_in(actor: TopicActor, record: PageRecord) -> Receiver:
-    """For a receiver that lived with its connection; as that it had a name of its own."""
+def _passing_of(actor: TopicActor, record: PageRecord) -> Receiver:
+    """The receiver that lives with a connection, where an earlier version wrote of it no more than
+    the page says."""
     assert record.holder is not None
     node, endpoint = record.holder
-    return actor.stand_in(record.receiver, unnamed(node, endpoint))
+    receiver = actor.absences.find(node, endpoint)
+    if receiver is None:
+        receiver = actor.receivers.create(unnamed(node, endpoint), False, record.receiver)
+        actor.absences.add(receiver, node, endpoint, (), NEVER_MS)
+        actor.write_receiver(receiver)
+    return receiver
 
 
 def _log_delivery(actor: TopicActor, receiver: Receiver, sequence: int) -> Delivery:
@@ -270,32 +298,43 @@ def _go_on_with(actor: TopicActor, sequence: int) -> None:
 
 
 def _count_parked(actor: TopicActor) -> None:
-    """Parked deliveries of receivers that lived with their connection are over with them."""
+    """Parked deliveries outlive their receivers: those of the others are counted."""
     if not actor.parked:
         return
-    for key, row in list(actor.rows.scan(*actor.keys.range_of("p"))):
-        list_number = decode_parked(row).list_number
-        receiver = actor.receivers.by_number.get(list_number)
+    for _, row in actor.rows.scan(*actor.keys.range_of("p")):
+        receiver = actor.receivers.by_number.get(decode_parked(row).list_number)
         if receiver is not None:
             receiver.parked += 1
-        elif list_number != POOL:
-            actor.abandon_at(number_at_end(key), 0)
 
 
 def _forget_passing(actor: TopicActor) -> None:
-    """Deletes what receivers that lived with their connection have left behind."""
+    """Deletes what receivers have left behind that lived with their connections, and are gone."""
     keys, rows = actor.keys, actor.rows
-    for kind in "dwx":
+    left: list[int] = []
+    for kind in "defwx":
         low, high = keys.range_of(kind)
         start = low
         while (found := next(iter(rows.scan(start, high)), None)) is not None:
             number = number_at_end(found[0][: len(low) + 4], 4)
             begin, start = start, low + (number + 1).to_bytes(4, "big")
-            if number >= FIRST_RECEIVER and number not in actor.receivers.by_number:
-                left = [number_at_end(key) for key, _ in rows.scan(begin, start)]
+            if number < FIRST_RECEIVER or number in actor.receivers.by_number:
+                continue
+            if kind == "d":
+                left += _forget_moved(actor, begin, start)
+            else:
                 rows.delete_range(begin, start)
-                if kind == "d":
-                    actor.end_kept_for_nobody(left, 0)
+    actor.end_kept_for_nobody(left, 0)
+
+
+def _forget_moved(actor: TopicActor, low: bytes, high: bytes) -> list[int]:
+    """Deletes the exceptions of a receiver that is gone; of which messages. What it has parked
+    outlives it."""
+    moved = []
+    for key, row in list(actor.rows.scan(low, high)):
+        if decode_exception(row).state != PARKED:
+            actor.rows.delete(key)
+            moved.append(number_at_end(key))
+    return moved
 
 
 def _read_times(actor: TopicActor) -> None:

@@ -13,7 +13,15 @@ from asterism.commands import FORWARDER_TAG
 from asterism.effects import Forward
 from asterism.errors import PeerError
 from asterism.message import NEVER_MS, Header, Mode, Status
-from asterism.storage.keys import COMMON, DUE_EXPIRE, DUE_RETRY, POOL, number_at_end, rank_of
+from asterism.storage.keys import (
+    COMMON,
+    DUE_EXPIRE,
+    DUE_RETRY,
+    POOL,
+    WORK,
+    number_at_end,
+    rank_of,
+)
 from asterism.storage.records import (
     ATTEMPTS_MAX,
     DELAYED,
@@ -116,7 +124,7 @@ class Retry(Endings):
 
     def wait_in_log(self, delivery: Delivery, receiver: Receiver, rank: int) -> None:
         """A log message waits for one receiver at a rank of its own."""
-        self.free_place(delivery.message, receiver)
+        self.free_place(delivery.message, receiver.number)
         self.place_in_log(delivery, receiver, rank)
         delivery.rank = rank
         self.log.put_back(delivery, receiver)
@@ -170,9 +178,8 @@ class Retry(Endings):
                 self.write_pool_row(delivery, PLACED if delivery.placed else NATURAL, delivery.rank)
                 self.oldest_pool.note(delivery.sequence)
             elif message.kind == LOG_KIND:
-                self.free_place(message, receiver)
-                if receiver.durable:
-                    self.place_in_log(delivery, receiver, delivery.rank)
+                self.free_place(message, receiver.number)
+                self.place_in_log(delivery, receiver, delivery.rank)
             heappush(self.pausing, (due_ms, next(self.ties), delivery))
         elif message.kind == POOL_KIND:
             self.pause_on_disk(delivery, due_ms)
@@ -191,7 +198,7 @@ class Retry(Endings):
 
     def pause_log_on_disk(self, delivery: Delivery, receiver: Receiver, due_ms: int) -> None:
         number, sequence = receiver.number, delivery.sequence
-        self.free_place(delivery.message, receiver)
+        self.free_place(delivery.message, number)
         self.leave_log(delivery, receiver)
         self.rows.put(
             self.keys.exception(number, sequence),
@@ -274,6 +281,7 @@ class Retry(Endings):
             self.keys.exception(number, sequence),
             encode_exception(PARKED, position, delivery.attempts),
         )
+        receiver.has_rows = True
         self.note_fared(delivery, receiver, Status.FAILED, now_ms)
         self.unsettled[receiver] = None
         self.release_receiver_key(delivery, receiver)
@@ -333,17 +341,59 @@ class Retry(Endings):
         self, parked: ParkedRow, record: Record, header: Header, rank: int, now_ms: int
     ) -> None:
         sequence = parked.sequence
+        message = self.log.messages.get(sequence) or message_of(sequence, record, header, LOG_KIND)
         receiver = self.receivers.by_number.get(parked.list_number)
         if receiver is None:
+            self.renew_for_others(parked.list_number, message, record, now_ms)
             return
         receiver.parked -= 1
-        message = self.log.messages.get(sequence) or message_of(sequence, record, header, LOG_KIND)
         delivery = Delivery(message, rank, parked.attempts)
         delivery.receiver, delivery.spent = receiver, parked.attempts
         self.note_fared(delivery, receiver, Status.WAITING, now_ms)
         self.wait_in_log(delivery, receiver, rank)
         self.review_only_parked(message, now_ms)
         self.oldest_log.note(sequence)
+
+    def renew_for_others(self, number: int, message: Message, record: Record, now_ms: int) -> None:
+        """The receiver of a parked delivery is gone: its place is for whoever has not had it."""
+        sequence = message.sequence
+        self.rows.delete(self.keys.exception(number, sequence))
+        self.rows.delete(self.keys.fared(sequence, number))
+        if record.flags & ONLY_PARKED:
+            self.revive(message, record, now_ms)
+        self.free_place(message, number)
+        self.oldest_log.note(sequence)
+
+    def revive(self, message: Message, record: Record, now_ms: int) -> None:
+        """An expired log message is for everybody again, for as long as a new one would be."""
+        sequence, header = message.sequence, message.header
+        rank = rank_of(header.priority, sequence)
+        self.log_held += not is_held(record.flags)
+        record.flags = record.flags & ~(ONLY_PARKED | RENEWED) | HAS_DUE
+        record.expires_ms = min(now_ms + self.settings.default_ttl_ms, NEVER_MS - 1)
+        record.state = NATURAL if header.priority is None else PLACED
+        message.flags, message.expires_ms = record.flags, record.expires_ms
+        self.rows.put(self.keys.log(sequence), encode_record(record))
+        if record.state == PLACED:
+            self.rows.put(self.keys.waiting(COMMON, rank), sequence.to_bytes(8, "big"))
+        self.add_due(record.expires_ms, DUE_EXPIRE, COMMON, sequence)
+        self.head_dirty = True
+        for number in self.receivers.audience(header.subjects):
+            if number != WORK and self.has_not_had(self.receivers.by_number[number], message):
+                delivery = Delivery(message, rank)
+                delivery.receiver = self.receivers.by_number[number]
+                self.wait_in_log(delivery, delivery.receiver, rank)
+
+    def has_not_had(self, receiver: Receiver, message: Message) -> bool:
+        """Did a receiver neither finish nor fail a message that is revived, nor has it renewed?
+
+        Where nobody counts, one that has read past it is not asked: it may have done it.
+        """
+        sequence = message.sequence
+        if self.rows.get(self.keys.fared(sequence, receiver.number)) is not None:
+            return False
+        counts = message.header.max_receivers is not None
+        return sequence not in receiver.known and (counts or self.log.is_owed(receiver, sequence))
 
     def abandon_at(self, position: int, now_ms: int) -> None:
         """Drops a parked delivery."""
@@ -361,16 +411,15 @@ class Retry(Endings):
     def abandon_in_log(self, number: int, sequence: int, now_ms: int) -> None:
         """A receiver will not have this log message again."""
         self.rows.delete(self.keys.exception(number, sequence))
-        self.rows.delete(self.keys.fared(sequence, number))
         receiver = self.receivers.by_number.get(number)
-        message = self.log_message(sequence)
         if receiver is not None:
             receiver.parked -= 1
             receiver.done_now.append(sequence)
             self.unsettled[receiver] = None
-            if message is not None:
-                self.free_place(message, receiver)
+        message = self.log_message(sequence)
         if message is not None:
+            self.note_abandoned(message, number)
+            self.free_place(message, number)
             self.review_only_parked(message, now_ms)
 
     def pool_delivery(self, sequence: int) -> Delivery | None:

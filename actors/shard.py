@@ -73,7 +73,7 @@ class Shard:
                 name, number, self._rows, self._defaults, matcher, self._bounds, self._grace_ms
             )
             self.topics[name] = self._touched[name] = actor
-            for node in actor.pages.absent_nodes():
+            for node in actor.absent_nodes():
                 self._nodes.setdefault(node, {})[name] = None
 
     # --- commands ---------------------------------------------------------------------------
@@ -128,13 +128,13 @@ class Shard:
     def begin_grace(self, now_ms: int) -> None:
         """Clients can reach the topics: what a restart found to be out is kept from now on."""
         for name, actor in self.topics.items():
-            if actor.pages.absent_nodes():
-                actor.pages.begin_grace(now_ms + self._grace_ms)
+            if actor.absent_nodes():
+                actor.begin_grace(now_ms + self._grace_ms)
                 self._touched[name] = actor
 
     def absent_nodes(self) -> list[bytes]:
         """The nodes for which topics keep something."""
-        return [node for actor in self.topics.values() for node in actor.pages.absent_nodes()]
+        return [node for actor in self.topics.values() for node in actor.absent_nodes()]
 
     def forget_nodes(self) -> None:
         """No connection of before will end, be lost or come back under its own name."""

@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from asterism import limits
+from asterism.actors.absences import Absences
 from asterism.actors.delivery import Delivery, Message
 from asterism.actors.leases import Pages
 from asterism.actors.log import Log, Places
@@ -112,7 +113,8 @@ class TopicState:
         self.overrides: dict[str, Any] = {}
         self.box = SettingsBox(defaults)
         self.receivers = Receivers(self.box, matcher, bounds.receivers)
-        self.pages = Pages(rows, self.keys)
+        self.pages = Pages(rows, self.keys, self.write_receiver)
+        self.absences = Absences()
         self.memory: dict[int, Message] = {}  # push and online messages, but for those in runs
         self.pool = Pool(
             rows,
@@ -335,7 +337,7 @@ class TopicState:
         values = _head_fields(self)
         cursors = (self.expiry_cursor["m"], self.expiry_cursor["l"])
         low = (self.pool.low_sequence, self.log.low_sequence)
-        numbers = (self.receivers.next_number,)
+        numbers = (self.receivers.next_number, self.receivers.next_passing)
         self.rows.put(self.keys.head, pack(values, cursors, low, numbers))
         self.head_dirty = False
 
@@ -358,7 +360,9 @@ class TopicState:
             setattr(self, name, value)
         self.expiry_cursor["m"], self.expiry_cursor["l"] = cursors
         self.pool.low_sequence, self.log.low_sequence = low
-        (self.receivers.next_number,) = numbers
+        self.receivers.next_number, *passing = numbers
+        if passing:  # earlier versions had one count for all
+            (self.receivers.next_passing,) = passing
         self.head_dirty = False
 
     def sample(self, now_ms: int) -> None:
@@ -381,12 +385,41 @@ class TopicState:
             self.next_sweep_ms = now_ms + SWEEP_MS
 
     def write_receiver(self, receiver: Receiver) -> None:
-        assert receiver.durable
-        value = pack(
-            receiver.name,
-            receiver.interests,
-            receiver.sent_timeout_ms,
-            receiver.received_timeout_ms,
-        )
-        self.rows.put(self.keys.receiver(receiver.number), value)
+        """Has a restart find a receiver; one that lives with its connections by its endpoints."""
+        number = receiver.number
         self.head_dirty = True  # the numbers of receivers are counted there
+        if receiver.durable:
+            self.rows.put(self.keys.receiver(number), _receiver_row(receiver, receiver.interests))
+            return
+        receiver.stored = True
+        for (node, endpoint), interests in receiver.away.items():
+            row = _receiver_row(receiver, interests)
+            self.rows.put(self.keys.endpoint(number, node, endpoint), row)
+        for there in receiver.endpoints.values():
+            self.write_endpoint(there)
+
+    def write_endpoint(self, endpoint: Endpoint) -> None:
+        receiver = endpoint.receiver
+        key = self.keys.endpoint(receiver.number, endpoint.node, endpoint.number)
+        self.rows.put(key, _receiver_row(receiver, endpoint.interests))
+
+    def delete_endpoint(self, receiver: Receiver, node: bytes, endpoint: int) -> None:
+        """An endpoint of a receiver that lives with its connections is neither there nor away."""
+        if receiver.stored and not receiver.durable:
+            self.rows.delete(self.keys.endpoint(receiver.number, node, endpoint))
+
+    # --- holders that are away --------------------------------------------------------------
+
+    def absent_nodes(self) -> list[bytes]:
+        """The nodes that are waited for."""
+        return list(dict.fromkeys([*self.pages.absent_nodes(), *self.absences.nodes()]))
+
+    def begin_grace(self, until_ms: int) -> None:
+        """Holders can come back from now on: what a restart found is kept until then."""
+        self.pages.begin_grace(until_ms)
+        self.absences.begin_grace(until_ms)
+
+
+def _receiver_row(receiver: Receiver, interests: tuple[str, ...]) -> bytes:
+    timeouts = receiver.sent_timeout_ms, receiver.received_timeout_ms
+    return pack(receiver.name, interests, *timeouts)

@@ -1,12 +1,13 @@
 """Receiving: subscriptions, credit, pulls, reports, and what a lost connection does."""
 
 from heapq import heapify, heappush
+from itertools import islice
 
 from asterism import limits
 from asterism.actors.delivery import LOG_KIND, Delivery, Message
 from asterism.actors.pool import rank_of_delivery
 from asterism.actors.publishing import Publishing
-from asterism.actors.receivers import Endpoint, Receiver, Receivers, Wait, unnamed
+from asterism.actors.receivers import Endpoint, Receiver, Wait, unnamed
 from asterism.commands import (
     CancelWait,
     CreateReceiver,
@@ -47,16 +48,22 @@ class Subscribing(Publishing):
         self.check_group(command, interests)
         if there is not None:  # its client was told that it is gone, and says what it has of it
             self.suspend_endpoint(there, now_ms)
-        receiver = self.receiver_for(command)
+        nodes = former_nodes(command)
+        receiver = self.receiver_for(command, nodes)
         # Another member of a group may be on its way back: what it wants is kept for it. A name
         # is one consumer's, who says anew what he wants.
         joins = receiver.durable and (command.group is not None or receiver.online)
         kept = receiver.interests if joins else ()
         endpoint = self.receivers.attach(command.node, command.endpoint, receiver, interests)
+        former = self.take_absences(nodes, command.endpoint)
+        if receiver.stored and not receiver.durable:
+            self.write_endpoint(endpoint)
         self.set_timeouts(receiver, command.sent_timeout_ms, command.received_timeout_ms)
         self.renew_interests(receiver, kept)
         self.credit(endpoint, command.credit)
-        lost = self.give_back(endpoint, command, now_ms)
+        lost = self.give_back(endpoint, nodes, command, now_ms)
+        for other in dict.fromkeys(former):
+            self.review_passing(other, now_ms)
         told: dict[str, object] = {"receiver": receiver.name}
         if lost:
             told["lost"] = lost
@@ -69,9 +76,13 @@ class Subscribing(Publishing):
         if len({*kept, *interests}) > limits.RECEIVER_INTERESTS_MAX:
             raise PeerError("too_large", f"the group {command.group!r} has too many interests")
 
-    def receiver_for(self, command: Subscribe) -> Receiver:
+    def receiver_for(self, command: Subscribe, nodes: list[bytes]) -> Receiver:
         named = command.group if command.group is not None else command.name
         if named is None:
+            for node in nodes:
+                waits = self.absences.find(node, command.endpoint)
+                if waits is not None and waits.name.startswith("~"):
+                    return waits
             named = unnamed(command.node, command.endpoint)
         elif named.startswith("~"):
             raise PeerError("bad_request", "a receiver's name does not begin with ~")
@@ -100,11 +111,12 @@ class Subscribing(Publishing):
         """Takes over the timeouts that were given; they hold for what is out already, too."""
         if sent_ms is None and received_ms is None:
             return
+        before = receiver.sent_timeout_ms, receiver.received_timeout_ms
         if sent_ms is not None:
             receiver.sent_timeout_ms = sent_ms
         if received_ms is not None:
             receiver.received_timeout_ms = received_ms
-        if receiver.durable:
+        if receiver.stored and before != (receiver.sent_timeout_ms, receiver.received_timeout_ms):
             self.write_receiver(receiver)
         self.pages.settings_changed()
 
@@ -114,6 +126,8 @@ class Subscribing(Publishing):
         union = [
             interest for endpoint in receiver.endpoints.values() for interest in endpoint.interests
         ]
+        for away in receiver.away.values():
+            union += away
         if self.receivers.set_interests(receiver, (*kept, *union)):
             self.drop_unwanted(receiver)
             if self.log_held and not set(before) >= set(receiver.interests):
@@ -151,6 +165,8 @@ class Subscribing(Publishing):
         interests = normalised(command.interests)
         self.receivers.check_room(interests)
         endpoint.interests = interests
+        if endpoint.receiver.stored and not endpoint.receiver.durable:
+            self.write_endpoint(endpoint)
         self.renew_interests(endpoint.receiver)
         self.effects.append(Reply(command.node, command.request))
 
@@ -165,6 +181,8 @@ class Subscribing(Publishing):
         for number in list(self.receivers.nodes.get(command.node, ())):
             self.detach_endpoint(self.receivers.endpoint(command.node, number), now_ms)
         self.fail_over(self.pages.absent_of(command.node), now_ms)
+        for number in self.absences.of(command.node):
+            self.end_absence(command.node, number, now_ms)
         self.end_orders_of(command.node)
 
     def end_orders_of(self, node: bytes) -> None:
@@ -180,11 +198,18 @@ class Subscribing(Publishing):
             endpoint.pull = None
         self.receivers.detach(endpoint)
         self.fail_over(self.held_by(endpoint), now_ms)
+        if (endpoint.node, endpoint.number) not in receiver.away:
+            self.delete_endpoint(receiver, endpoint.node, endpoint.number)
         if not receiver.endpoints:
             self.drop_waiting_copies(receiver, now_ms)
-            if not receiver.durable:
-                self.remove_receiver(receiver, now_ms)
-        elif not receiver.durable:
+        if not receiver.durable:
+            self.review_passing(receiver, now_ms)
+
+    def review_passing(self, receiver: Receiver, now_ms: int) -> None:
+        """A receiver that lives with its connections has lost one, and may have lost the last."""
+        if receiver.is_over:
+            self.remove_receiver(receiver, now_ms)
+        else:
             self.renew_interests(receiver)
 
     def held_by(self, endpoint: Endpoint) -> list[Delivery]:
@@ -210,23 +235,36 @@ class Subscribing(Publishing):
     def suspend_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
         """An endpoint ends and may come back: what it held stays out, for it alone."""
         receiver, until_ms = endpoint.receiver, now_ms + self.grace_ms
-        # A receiver that lives with its connection ends here, and with it what is its alone.
-        absent = receiver if receiver.durable else self.stand_in(receiver.number, receiver.name)
+        if not receiver.durable:
+            if self.absences.count >= limits.ENDPOINTS_MAX:
+                self.detach_endpoint(endpoint, now_ms)
+                return
+            self.absences.add(
+                receiver, endpoint.node, endpoint.number, endpoint.interests, until_ms
+            )
         for delivery in self.held_by(endpoint):
             message, page = delivery.message, delivery.page
-            if message.copies is not None and not (receiver.durable and message.kind == LOG_KIND):
-                continue  # it ends with its receiver, or with being online
+            if message.header.mode is Mode.ONLINE:
+                continue  # it ends with being online
             assert page is not None
             delivery.endpoint, delivery.size = None, 0
-            self.move_held(delivery, absent)
             if not page.is_absent:
-                page.receiver = absent
                 self.pages.keep(page, until_ms)
         self.detach_endpoint(endpoint, now_ms)
 
-    def stand_in(self, number: int, name: str) -> Receiver:
-        """A receiver in place of one that has ended: it keeps what that held, and takes nothing."""
-        return Receiver(number, name, False, self.box)
+    def take_absences(self, nodes: list[bytes], endpoint: int) -> list[Receiver]:
+        """An endpoint has come back under one of these names; the receivers that waited for it."""
+        former = []
+        for node in nodes:
+            if self.absences.find(node, endpoint) is not None:
+                former.append(self.absences.take(node, endpoint))
+                self.delete_endpoint(former[-1], node, endpoint)
+        return former
+
+    def end_absence(self, node: bytes, endpoint: int, now_ms: int) -> None:
+        """An endpoint that was away is gone, or its grace is over."""
+        (receiver,) = self.take_absences([node], endpoint)
+        self.review_passing(receiver, now_ms)
 
     def move_held(self, delivery: Delivery, receiver: Receiver) -> None:
         """Hands a delivery that is out to another receiver; the caller changes its page."""
@@ -236,22 +274,24 @@ class Subscribing(Publishing):
         receiver.held[delivery.sequence] = delivery
         delivery.receiver, delivery.holder = receiver, receiver.number
 
-    def give_back(self, endpoint: Endpoint, command: Subscribe, now_ms: int) -> list[int]:
+    def give_back(
+        self, endpoint: Endpoint, nodes: list[bytes], command: Subscribe, now_ms: int
+    ) -> list[int]:
         """Gives an endpoint that comes back what it still holds; those that it names in vain.
 
         What was kept for it and it does not name was lost on its way, and fails over.
         """
-        nodes, named = [command.node], None
+        named = None
         if command.holding is not None:
-            sessions, sequences, attempts = command.holding
+            _, sequences, attempts = command.holding
             named = dict(zip(sequences, attempts, strict=True))
-            nodes = [session + command.node[len(session) :] for session in sessions]
         missed: list[Delivery] = []
-        for node in dict.fromkeys(nodes):
+        for node in nodes:
             for delivery in self.pages.absent_of(node, command.endpoint):
                 receiver = delivery.receiver
                 assert receiver is not None
-                if receiver.durable and receiver is not endpoint.receiver:
+                is_anothers = receiver is not endpoint.receiver
+                if is_anothers and (receiver.durable or delivery.message.kind == LOG_KIND):
                     continue
                 if named is None or named.get(delivery.sequence) == delivery.attempts:
                     self.take_back(delivery, endpoint, now_ms)
@@ -281,41 +321,55 @@ class Subscribing(Publishing):
 
     def drop_waiting_copies(self, receiver: Receiver, now_ms: int) -> None:
         """Online messages are for those who are online: waiting copies are lost with the last."""
-        for delivery in receiver.locks.drain():  # nothing is out, so no key is held
-            self.wait_for_turn(delivery, receiver)
         pausing = [entry[2] for entry in self.pausing if entry[2].receiver is receiver]
-        for delivery in receiver.copies.drain() + pausing:
+        for delivery in receiver.locks.aside() + receiver.copies.drain() + pausing:
             if delivery.message.header.mode is Mode.ONLINE:
                 self.end_copy(delivery, Status.UNREACHABLE, now_ms)
 
     def remove_receiver(self, receiver: Receiver, now_ms: int) -> None:
         """A receiver ends with all that was its own."""
-        for delivery in list(receiver.held.values()):
-            self.unreachable(delivery, now_ms)
+        self.fail_over(list(receiver.held.values()), now_ms)
         messages = [delivery.message for delivery in receiver.known.values()]
         self.log.forget_receiver(receiver)
         self.forget_returned_of(receiver.number)
-        self.drop_parked_of(receiver, now_ms)
+        for node, endpoint in list(receiver.away):
+            self.take_absences([node], endpoint)
         self.receivers.remove(receiver)
-        if receiver.has_rows:  # most of those that live with their connection have none
-            moved = list(self.rows.scan(*self.keys.exceptions(receiver.number)))
-            for low, high in self.keys.of_receiver(receiver.number):
-                self.rows.delete_range(low, high)
-            self.end_kept_for_nobody([number_at_end(key) for key, _ in moved], now_ms)
+        self.delete_rows_of(receiver, now_ms)
         for message in messages:
-            self.free_place(message, receiver)
+            self.free_place(message, receiver.number)
         self.current_left_by(receiver)
         self.unsettled.pop(receiver, None)
         self.hungry.pop(receiver, None)
         self.stalled.pop(receiver, None)
 
-    def drop_parked_of(self, receiver: Receiver, now_ms: int) -> None:
-        if receiver.parked == 0:
+    def delete_rows_of(self, receiver: Receiver, now_ms: int) -> None:
+        """Deletes a receiver's own rows, but for those of what it has parked: that outlives it.
+
+        Few are deleted one by one, as those of receivers that come and go: a range would have to be
+        synced, and would slow every later read a little.
+        """
+        rows, keys, number = self.rows, self.keys, receiver.number
+        if receiver.stored:
+            rows.delete(keys.floor(number))
+        if receiver.durable:
+            rows.delete(keys.receiver(number))
+        if not receiver.has_rows:
             return
-        for _, value in list(self.rows.scan(*self.keys.exceptions(receiver.number))):
-            moved = decode_exception(value)
-            if moved.state == PARKED:
-                self.abandon_at(moved.place, now_ms)
+        moved = []
+        for key, value in list(rows.scan(*keys.exceptions(number))):
+            if decode_exception(value).state != PARKED:
+                rows.delete(key)
+                moved.append(number_at_end(key))
+        waiting = keys.waiting(number, 0), keys.waiting_end(number)
+        for low, high in (waiting, (keys.done(number, 0), keys.done(number + 1, 0))):
+            found = [key for key, _ in islice(rows.scan(low, high), limits.MARKS_MAX + 1)]
+            if len(found) > limits.MARKS_MAX:
+                rows.delete_range(low, high)
+                continue
+            for key in found:
+                rows.delete(key)
+        self.end_kept_for_nobody(moved, now_ms)
 
     def on_list_receivers(self, command: ListReceivers, now_ms: int) -> None:
         names = sorted(name for name in self.receivers.by_name if name > command.after)
@@ -367,7 +421,7 @@ class Subscribing(Publishing):
         self.forget_returned_of(receiver.number)
         self.rewrite_pages()
         for message in messages:
-            self.free_place(message, receiver)
+            self.free_place(message, receiver.number)
         self.current_left_by(receiver)
         self.forget_waiting_rows(receiver, target, now_ms)
         receiver.done_now.clear()
@@ -548,8 +602,7 @@ class Subscribing(Publishing):
         delivery = self.pool.live.get(sequence) or self.pool_delivery(sequence)
         if delivery is None:
             return self.late_log_report(receiver, sequence, status, now_ms)
-        page = delivery.page
-        if page is not None and not (page.is_absent and is_gone(page.receiver, self.receivers)):
+        if delivery.page is not None:
             return "not_yours"
         row = self.rows.get(self.keys.pool(sequence))
         if row is not None and row[0] == PARKED:
@@ -560,8 +613,6 @@ class Subscribing(Publishing):
         if holder == 0 or (known and holder != receiver.number):
             return "not_yours"
         if status is Status.PROCESSED:
-            if page is not None:
-                self.release(delivery)
             delivery.receiver = receiver
             delivery.attempts = max(delivery.attempts, 1)
             self.done(delivery, status, now_ms)
@@ -579,8 +630,6 @@ class Subscribing(Publishing):
         number = receiver.number
         attempts, _ = self.returned(number, sequence)
         exception = self.rows.get(self.keys.exception(number, sequence))
-        if not receiver.durable and exception is None:
-            return None  # what it had and has finished is not written down
         if exception is None and not attempts:
             return None if self.log.has_done(receiver, sequence) else "not_yours"
         state, rank, counted, spent = (
@@ -630,9 +679,13 @@ class Subscribing(Publishing):
         )
 
 
-def is_gone(receiver: Receiver, receivers: Receivers) -> bool:
-    """Is this one not among the receivers any more?"""
-    return receivers.by_number.get(receiver.number) is not receiver
+def former_nodes(command: Subscribe) -> list[bytes]:
+    """As which nodes an endpoint may have been given what it holds."""
+    if command.holding is None:
+        return [command.node]
+    sessions, _, _ = command.holding
+    nodes = [session + command.node[len(session) :] for session in sessions]
+    return list(dict.fromkeys(nodes))
 
 
 def normalised(interests: tuple[str, ...]) -> tuple[str, ...]:

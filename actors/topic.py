@@ -104,6 +104,7 @@ class TopicActor(WorkQueue):
         outbox_waits = self.outbox_paused_ms and self.outbox_next < self.next_outbox
         due_ms = self.pages.next_due_ms()
         for time_ms in (
+            self.absences.next_due_ms(),
             self.next_due_row_ms,
             self.next_expiry_ms["m"],
             self.next_expiry_ms["l"],
@@ -124,6 +125,8 @@ class TopicActor(WorkQueue):
         for delivery in self.pages.due(now_ms):
             if delivery.page is not None:
                 self.unreachable(delivery, now_ms)
+        for node, endpoint in self.absences.due(now_ms):
+            self.end_absence(node, endpoint, now_ms)
         self._tick_pausing(now_ms)
         self._tick_waits(now_ms)
         self._tick_due_rows(now_ms)
@@ -325,6 +328,8 @@ class TopicActor(WorkQueue):
         """
         self.pages.write_rows()
         for receiver in self.unsettled:
+            if not receiver.stored:
+                self.write_receiver(receiver)
             self.log.settle(receiver, self.next_sequence)
         self.unsettled.clear()
         if self.head_dirty:
@@ -348,7 +353,7 @@ class TopicActor(WorkQueue):
             self._raise_expiry_cursor("m", self.keys.pool)
             self._raise_expiry_cursor("l", self.keys.log)
         for receiver in self.receivers.by_name.values():
-            if receiver.durable and self.next_sequence - receiver.floor > FLOOR_LAG_MAX:
+            if receiver.stored and self.next_sequence - receiver.floor > FLOOR_LAG_MAX:
                 self.log.settle(receiver, self.next_sequence)
 
     def _raise_expiry_cursor(self, kind: str, key_of: Callable[[int], bytes]) -> None:
@@ -499,7 +504,7 @@ class TopicActor(WorkQueue):
         receiver.marks = set()
         receiver.horizon = RANK_END
         receiver.floor = self.next_sequence
-        if receiver.durable and receiver.number != WORK:
+        if receiver.stored and receiver.number != WORK:
             self.unsettled[receiver] = None
 
     def _forget_messages(self) -> None:

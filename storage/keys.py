@@ -20,6 +20,7 @@ given again, so a topic's rows are one range, and deleting the topic is deleting
        d  receiver:u32 sequence:u64                this receiver's exception: moved or parked
        x  receiver:u32 sequence:u64                done out of order by this receiver
        r  receiver:u32                             durable receiver
+       e  receiver:u32 endpoint:u32 node           endpoint of one that lives with its connections
        f  receiver:u32                             its floor: all before it is done
        p  position:u64                             parked delivery, in order of failing
        g  page:u64                                 deliveries that went out together
@@ -53,6 +54,8 @@ COMMON: Final = 1  # the w list of log messages with a priority
 WORK: Final = 2  # the receiver that stands for the consumers of the work queue
 WORK_NAME: Final = "work-queue"  # and its name
 FIRST_RECEIVER: Final = 16  # receivers are numbered from here
+FIRST_PASSING: Final = 2**31  # and those that live with their connections from here
+PASSING_NUMBERS: Final = 2**31
 
 PRIORITY_NONE: Final = 2**32 - 1  # sorts behind every priority
 POSITION_BITS: Final = 64
@@ -73,7 +76,7 @@ STORE_NEXT: Final = b"\x00next"
 STORE_SNAPSHOT: Final = b"\x00snapshot"
 STORE_TOPIC: Final = b"\x00topic"
 
-_KINDS: Final = b"abcdfghlmnoprstuvwx"
+_KINDS: Final = b"abcdefghlmnoprstuvwx"
 
 
 def topic_prefix(number: int) -> bytes:
@@ -99,12 +102,18 @@ def after(prefix: bytes) -> bytes:
 # numbered again. Of sequences, drafts' ids and places of parked deliveries, which clients remember,
 # the reserve sees that it does not happen. The numbers of receivers and pages are known to rows
 # alone, and a row that has one is in one batch with the counter, or in a later one.
-_PASSING: Final = frozenset(b"cga")
+# So may the progress of receivers that live with their connections, which their numbers tell: to
+# lose it is to deliver again. What they have parked is in one batch with a row that is synced.
+_PASSING: Final = frozenset(b"cgae")
+_PROGRESS: Final = frozenset(b"dfwx")
+_PASSING_BYTE: Final = FIRST_PASSING >> 24  # the least first byte of their numbers
 
 
 def is_passing(key: bytes) -> bool:
     """Need this row not be synced for its own sake?"""
-    return len(key) > 5 and key[0] == 1 and key[5] in _PASSING
+    if len(key) <= 5 or key[0] != 1:
+        return False
+    return key[5] in _PASSING or (key[5] in _PROGRESS and key[6] >= _PASSING_BYTE)
 
 
 def rank_of(priority: int | None, position: int) -> int:
@@ -119,6 +128,7 @@ class TopicKeys:
         "_a",
         "_b",
         "_d",
+        "_e",
         "_f",
         "_g",
         "_h",
@@ -151,6 +161,7 @@ class TopicKeys:
         self._a = prefix + b"a"
         self._b = prefix + b"b"
         self._d = prefix + b"d"
+        self._e = prefix + b"e"
         self._f = prefix + b"f"
         self._g = prefix + b"g"
         self._h = prefix + b"h"
@@ -204,6 +215,9 @@ class TopicKeys:
 
     def receiver(self, receiver: int) -> bytes:
         return self._r + receiver.to_bytes(4, "big")
+
+    def endpoint(self, receiver: int, node: bytes, number: int) -> bytes:
+        return self._e + receiver.to_bytes(4, "big") + number.to_bytes(4, "big") + node
 
     def floor(self, receiver: int) -> bytes:
         return self._f + receiver.to_bytes(4, "big")
@@ -262,7 +276,7 @@ class TopicKeys:
         following = (receiver + 1).to_bytes(4, "big")
         return [
             (kind + number, kind + following)
-            for kind in (self._d, self._x, self._w, self._f, self._r)
+            for kind in (self._d, self._x, self._w, self._f, self._r, self._e)
         ]
 
 
@@ -273,6 +287,11 @@ _as_number: Final = struct.Struct(">Q").pack  # a sequence as it stands in a key
 def number_at_end(key: bytes, size: int = 8) -> int:
     """The number in the last bytes of a key."""
     return int.from_bytes(key[-size:], "big")
+
+
+def read_endpoint(key: bytes) -> tuple[int, bytes, int]:
+    """The receiver, the node and the number of an ``e`` row."""
+    return int.from_bytes(key[6:10], "big"), key[14:], int.from_bytes(key[10:14], "big")
 
 
 def read_due(key: bytes) -> tuple[int, int, int, int]:

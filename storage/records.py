@@ -362,7 +362,11 @@ def unpack(row: bytes, count: int) -> Any:
 
 
 class ReceiverRow(NamedTuple):
-    """An ``r`` row: a durable receiver. A timeout that is none is the topic's."""
+    """An ``r`` row: a durable receiver. A timeout that is none is the topic's.
+
+    An ``e`` row has the same of a receiver that lives with its connections, and the interests of
+    one endpoint.
+    """
 
     name: str
     interests: tuple[str, ...]

@@ -12,6 +12,7 @@ RECEIPTS = "tests/unit/test_receipts.py"
 TOPICS = "tests/unit/test_topics.py"
 RECEIVERS = "tests/unit/test_receivers.py"
 GRACE = "tests/unit/test_grace.py"
+PASSING = "tests/unit/test_passing_receivers.py"
 WORK = "tests/unit/test_work_queue.py"
 INTEREST = "tests/unit/test_interest.py"
 STORE = "tests/unit/test_store.py"
@@ -286,8 +287,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "only the holder may report",
         "actors/subscribing.py",
-        '        if page is not None and not (page.is_absent and is_gone(page.receiver, self.receivers)):\n            return "not_yours"\n',
-        "        if page is not None and not (page.is_absent and is_gone(page.receiver, self.receivers)):\n            return None\n",
+        '        if delivery.page is not None:\n            return "not_yours"\n',
+        "        if delivery.page is not None:\n            return None\n",
         LADDER,
     ),
     Planted(
@@ -489,8 +490,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a lost connection puts all it held back at once",
         "actors/subscribing.py",
-        "        self.fail_over(self.held_by(endpoint), now_ms)\n        if not receiver.endpoints:\n",
-        "        if not receiver.endpoints:\n",
+        "        self.receivers.detach(endpoint)\n        self.fail_over(self.held_by(endpoint), now_ms)\n",
+        "        self.receivers.detach(endpoint)\n",
         LADDER,
     ),
     Planted(
@@ -510,9 +511,93 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "nobody claims what was not given to the session that he names",
         "actors/subscribing.py",
-        "            nodes = [session + command.node[len(session) :] for session in sessions]\n",
-        "            nodes = self.pages.absent_nodes()\n",
+        "        for node in nodes:\n            for delivery in self.pages",
+        "        for node in self.pages.absent_nodes():\n            for delivery in self.pages",
         GRACE,
+    ),
+    Planted(
+        "a receiver without a name that comes back is the one that it was",
+        "actors/subscribing.py",
+        "                waits = self.absences.find(node, command.endpoint)\n",
+        "                waits = None\n",
+        PASSING,
+    ),
+    Planted(
+        "a receiver without a name keeps over a restart what it did out of order",
+        "actors/log.py",
+        '                rows.put(keys.done(number, sequence), b"")\n                receiver.has_rows',
+        '                receiver.durable and rows.put(keys.done(number, sequence), b"")\n                receiver.has_rows',
+        PASSING,
+    ),
+    Planted(
+        "a receiver without a name is found by a restart once it was given something",
+        "actors/leases.py",
+        "                if not page.receiver.stored:\n",
+        "                if page.receiver.stored:\n",
+        PASSING,
+    ),
+    Planted(
+        "a receiver without a name ends with the grace",
+        "actors/topic.py",
+        "            self.end_absence(node, endpoint, now_ms)\n",
+        "            pass\n",
+        PASSING,
+    ),
+    Planted(
+        "a receiver without a name ends with its session",
+        "actors/subscribing.py",
+        "            self.end_absence(command.node, number, now_ms)\n",
+        "            pass\n",
+        PASSING,
+    ),
+    Planted(
+        "a group that is not durable keeps what a member wants that is away",
+        "actors/subscribing.py",
+        "        for away in receiver.away.values():\n            union += away\n",
+        "",
+        PASSING,
+    ),
+    Planted(
+        "what a receiver has parked outlives it",
+        "actors/subscribing.py",
+        "            if decode_exception(value).state != PARKED:\n                rows.delete(key)\n",
+        "            if True:\n                rows.delete(key)\n",
+        PASSING,
+    ),
+    Planted(
+        "what a receiver that is gone has parked outlives a restart",
+        "actors/recovery.py",
+        "        if decode_exception(row).state != PARKED:\n",
+        "        if True:\n",
+        PASSING,
+    ),
+    Planted(
+        "renewing what a receiver that is gone has parked frees its place",
+        "actors/retry.py",
+        "        self.free_place(message, number)\n        self.oldest_log.note(sequence)\n",
+        "        self.oldest_log.note(sequence)\n",
+        PASSING,
+    ),
+    Planted(
+        "what failed for good and is abandoned counts in the verdict",
+        "actors/endings.py",
+        "        if self.is_tracked(message):\n            self.rows.put(key",
+        "        if False:\n            self.rows.put(key",
+        PASSING,
+    ),
+    Planted(
+        "also a delivery that is given up takes a place",
+        "actors/dispatch.py",
+        "        if message.kind == LOG_KIND and not self.take_place_out(delivery, receiver):\n",
+        "        if delivery.tries == 0 and message.kind == LOG_KIND and not self.take_place_out(delivery, receiver):\n",
+        PASSING,
+    ),
+    Planted(
+        "what expired while it was out is not out after a restart",
+        "actors/log.py",
+        "        if self._is_withdrawn(row, number, sequence):\n            return False\n        exception",
+        "        exception",
+        PASSING,
     ),
     Planted(
         "an endpoint claims nothing of another one of its node",

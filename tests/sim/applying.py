@@ -143,6 +143,8 @@ class Applying(Ledger):
         told = body["receiver"]
         if name is not None and told != name:
             raise self.fail(f"subscribed to {name!r}, and was told {told!r}")
+        nodes = former_nodes(command)
+        former = self.take_absences(command, nodes, told)
         receiver = self.receivers.get(told)
         if receiver is None:
             receiver = self.receivers[told] = Receiver(told, durable, next(self.stamps))
@@ -158,21 +160,44 @@ class Applying(Ledger):
             self.move_deadlines()
         self.join_interests(receiver, kept)
         endpoint.credit += command.credit
-        self.come_back(endpoint, command, body, now_ms)
+        self.come_back(endpoint, nodes, command, body, now_ms)
+        for known in former:
+            self.review(known, now_ms)
+
+    def take_absences(
+        self, command: ask.Subscribe, nodes: list[bytes], told: str
+    ) -> dict[Receiver, None]:
+        """An endpoint has come back; the receivers that waited for it. One without a name is that
+        receiver again."""
+        former: dict[Receiver, None] = {}
+        for node in nodes:
+            known = self.waits_for(node, command.endpoint)
+            if known is not None:
+                former[known] = None
+                del known.away[node, command.endpoint]
+        waits = [known.name for known in former if known.name.startswith("~")]
+        if command.name is command.group is None and waits and told != waits[0]:
+            raise self.fail(f"{command.node!r} came back to {waits[0]!r}, and was told {told!r}")
+        return former
 
     def come_back(
-        self, endpoint: Endpoint, command: ask.Subscribe, body: dict[str, Any], now_ms: int
+        self,
+        endpoint: Endpoint,
+        nodes: list[bytes],
+        command: ask.Subscribe,
+        body: dict[str, Any],
+        now_ms: int,
     ) -> None:
         """An endpoint has again what it says that it holds; the rest never reached it."""
-        nodes, named = [command.node], None
+        named = None
         if command.holding is not None:
-            sessions, sequences, attempts = command.holding
+            _, sequences, attempts = command.holding
             named = dict(zip(sequences, attempts, strict=True))
-            nodes = [session + command.node[len(session) :] for session in sessions]
-        for node in dict.fromkeys(nodes):
+        for node in nodes:
             for out in self.kept_for(node, command.endpoint):
                 receiver, sequence = out.receiver, out.message.sequence
-                if receiver.durable and receiver is not endpoint.receiver:
+                is_anothers = receiver is not endpoint.receiver
+                if is_anothers and (receiver.durable or out.message.kind is Kind.LOG):
                     continue
                 fate = out.message.fate(receiver)
                 if named is None or named.get(sequence) == fate.attempts:
@@ -216,6 +241,9 @@ class Applying(Ledger):
                     self.detach(endpoint, now_ms)
         for out in self.kept_for(command.node):
             self.unreachable(out, now_ms)
+        for receiver in list(self.receivers.values()):
+            for holder in [holder for holder in receiver.away if holder[0] == command.node]:
+                self.end_absence(receiver, holder, now_ms)
         self.forget_orders(command.node)
 
     def suspend_node(self, command: ask.Suspend, body: dict[str, Any], now_ms: int) -> None:
@@ -374,13 +402,7 @@ class Applying(Ledger):
     ) -> str | None:
         fate = message.shared
         if fate.standing is Standing.OUT:
-            ((holder, out),) = message.outs()
-            if out.absent is None or holder.exists:
-                return "not_yours"
-            if status is Status.PROCESSED:  # nobody has it but one whose receiver is no more
-                self.back(out)
-                self.done(message, receiver, now_ms)
-            return None
+            return "not_yours"
         if message.state is State.PARKED:
             return None
         if fate.holder is None or (fate.holder.exists and fate.holder is not receiver):
@@ -580,6 +602,14 @@ class Applying(Ledger):
 
 def told_refused(body: dict[str, Any]) -> list[tuple[int, str]]:
     return [(sequence, code) for sequence, code in body.get("refused", [])]
+
+
+def former_nodes(command: ask.Subscribe) -> list[bytes]:
+    """As which nodes an endpoint may have been there before."""
+    if command.holding is None:
+        return [command.node]
+    sessions = command.holding[0]
+    return list(dict.fromkeys(session + command.node[len(session) :] for session in sessions))
 
 
 def is_pool(message: Message) -> bool:

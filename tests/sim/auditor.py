@@ -13,7 +13,7 @@ from asterism.effects import Accepted, Deliver, EndpointGone, Refuse, Reply, Res
 from asterism.message import Header, Mode, decode_header
 from asterism.settings import TopicSettings
 from tests.sim.checking import Checking
-from tests.sim.ledger import WasCounted
+from tests.sim.ledger import Survived, WasCounted
 from tests.sim.model import DeadLetter, Violation
 
 
@@ -43,16 +43,19 @@ class Step:
 class Auditor:
     """Holds what the broker does against what it promises."""
 
-    def __init__(self, defaults: TopicSettings, was_counted: WasCounted, grace_ms: int) -> None:
+    def __init__(
+        self, defaults: TopicSettings, was_counted: WasCounted, survived: Survived, grace_ms: int
+    ) -> None:
         self.defaults = defaults
         self.grace_ms = grace_ms
         self.was_counted = was_counted
+        self.survived = survived
         self.stamps = itertools.count(1)
         self.topics: dict[str, Checking] = {}
 
     def topic(self, name: str) -> Checking:
         if name not in self.topics:
-            topic = Checking(name, self.defaults, self.stamps, self.was_counted)
+            topic = Checking(name, self.defaults, self.stamps, self.was_counted, self.survived)
             topic.grace_ms = self.grace_ms
             self.topics[name] = topic
         return self.topics[name]

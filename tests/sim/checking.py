@@ -375,6 +375,11 @@ class Checking(Applying):
             return receiver.wants(subjects)
         if message.kind is Kind.ONLINE:
             return receiver in message.fates
+        fate = message.fates.get(receiver)
+        if fate is not None and fate.unsure:
+            return False
+        if message.header.max_receivers is None and receiver.born < message.revived:
+            return False  # it may have read past it
         return (
             message.sequence >= receiver.moved_to
             and all(receiver.wanted_since(max(message.stamp, receiver.born), subjects))

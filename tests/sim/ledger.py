@@ -6,7 +6,6 @@ it follows the broker's choices and knows which of them are allowed.
 
 from collections.abc import Callable, Iterator
 
-from asterism.actors.receivers import unnamed
 from asterism.message import NEVER_MS, Header, Mode, decode_header
 from asterism.settings import DropOld, TopicSettings
 from tests.sim.model import (
@@ -24,6 +23,8 @@ from tests.sim.model import (
 
 WasCounted = Callable[[str, int, str], bool]
 """Whether the broker counts a receiver as done with a message: asked where it may choose."""
+Survived = Callable[[str, str], bool]
+"""Whether the broker has a receiver after a crash: asked of those that have nothing to lose."""
 
 OK, FAILED, EXPIRED, DROPPED = "ok", "failed", "expired", "dropped"
 
@@ -32,7 +33,12 @@ class Ledger:
     """One topic."""
 
     def __init__(
-        self, name: str, defaults: TopicSettings, stamps: Iterator[int], was_counted: WasCounted
+        self,
+        name: str,
+        defaults: TopicSettings,
+        stamps: Iterator[int],
+        was_counted: WasCounted,
+        survived: Survived,
     ) -> None:
         self.name = name
         self.defaults = defaults
@@ -40,6 +46,7 @@ class Ledger:
         self.settings = defaults
         self.stamps = stamps
         self.was_counted = was_counted
+        self.survived = survived
         self.receivers: dict[str, Receiver] = {}
         self.work = Receiver("work-queue", True, 0, ("**",), [(0, ("**",))])
         self.orders: dict[tuple[bytes, int], int | None] = {}
@@ -56,7 +63,6 @@ class Ledger:
         self.block_epoch = 1  # another one whenever it begins or ceases to block
         self.step = 0
         self.grace_ms = 0  # for which what was out with a node that is away is kept for it
-        self.stand_ins: list[Receiver] = []  # that have it where its receiver is no more
         self.pulls_over: dict[tuple[bytes, int], int] = {}  # to be answered in this step
 
     # --- views ------------------------------------------------------------------------------
@@ -77,7 +83,7 @@ class Ledger:
         return any(r.endpoints and r.wants(subjects) for r in self.receivers.values())
 
     def everybody(self) -> list[Receiver]:
-        return [self.work, *self.receivers.values(), *self.stand_ins]
+        return [self.work, *self.receivers.values()]
 
     def out(self) -> list[Out]:
         return [out for receiver in self.everybody() for out in receiver.held.values()]
@@ -224,10 +230,9 @@ class Ledger:
         return self.parked_by(message) + self.renewed_by(message)
 
     def parked_by(self, message: Message) -> list[Receiver]:
+        """Of them, receivers that are gone: what is parked outlives them."""
         return [
-            receiver
-            for receiver, fate in message.fates.items()
-            if receiver.exists and fate.standing is Standing.PARKED
+            receiver for receiver, fate in message.fates.items() if fate.standing is Standing.PARKED
         ]
 
     def renewed_by(self, message: Message) -> list[Receiver]:
@@ -310,6 +315,7 @@ class Ledger:
                 if fate.standing is Standing.OWED and not fate.pause_may_end:
                     times.append(fate.paused_until_ms)
         for receiver in self.receivers.values():
+            times += [until_ms for _, until_ms in receiver.away.values()]
             for endpoint in receiver.endpoints.values():
                 if endpoint.pull is not None:
                     times.append(endpoint.pull_deadline_ms)
@@ -319,6 +325,10 @@ class Ledger:
         for out in [out for out in self.out() if out.deadline_ms <= now_ms]:
             if out.message.sequence in out.receiver.held:
                 self.unreachable(out, now_ms)
+        for receiver in list(self.receivers.values()):
+            for holder, (_, until_ms) in list(receiver.away.items()):
+                if until_ms <= now_ms:
+                    self.end_absence(receiver, holder, now_ms)
         self.end_late_pulls(now_ms)
         for message in list(self.live.values()):
             self.tick_message(message, now_ms)
@@ -414,6 +424,7 @@ class Ledger:
 
     def join_interests(self, receiver: Receiver, kept: tuple[str, ...] = ()) -> None:
         joined = [i for endpoint in receiver.endpoints.values() for i in endpoint.interests]
+        joined += [i for interests, _ in receiver.away.values() for i in interests]
         self.set_interests(receiver, tuple(dict.fromkeys([*kept, *joined])))
 
     def set_interests(self, receiver: Receiver, interests: tuple[str, ...]) -> None:
@@ -428,36 +439,55 @@ class Ledger:
         del receiver.endpoints[endpoint.node, endpoint.number]
         for out in [out for out in receiver.held.values() if out.endpoint is endpoint]:
             self.unreachable(out, now_ms)
-        if receiver.endpoints:
-            if not receiver.durable:
-                self.join_interests(receiver)
-            return
-        for message in [m for m in self.live.values() if m.kind is Kind.ONLINE]:
-            fate = message.fates.get(receiver)
-            if fate is not None and fate.standing is Standing.OWED:
-                self.end_copy(message, fate, Standing.FAILED, now_ms)
+        if not receiver.endpoints:
+            for message in [m for m in self.live.values() if m.kind is Kind.ONLINE]:
+                fate = message.fates.get(receiver)
+                if fate is not None and fate.standing is Standing.OWED:
+                    self.end_copy(message, fate, Standing.FAILED, now_ms)
         if not receiver.durable:
+            self.review(receiver, now_ms)
+
+    def review(self, receiver: Receiver, now_ms: int) -> None:
+        """A receiver that lives with its connections has lost one, and may have lost the last."""
+        if receiver.endpoints or receiver.away:
+            self.join_interests(receiver)
+        else:
             self.remove(receiver, now_ms)
+
+    def end_absence(self, receiver: Receiver, holder: tuple[bytes, int], now_ms: int) -> None:
+        """An endpoint that was away will not come back."""
+        del receiver.away[holder]
+        self.review(receiver, now_ms)
+
+    def waits_for(self, node: bytes, endpoint: int) -> Receiver | None:
+        """The receiver for which this endpoint is away."""
+        for receiver in self.receivers.values():
+            if (node, endpoint) in receiver.away:
+                return receiver
+        return None
 
     def suspend(self, endpoint: Endpoint, now_ms: int) -> None:
         """An endpoint ends, and may come back to what it held."""
         receiver = endpoint.receiver
+        self.send_away(endpoint, now_ms)
         for out in [out for out in receiver.held.values() if out.endpoint is endpoint]:
-            if out.message.kind.single or (out.message.kind is Kind.LOG and receiver.durable):
-                self.keep(out, receiver.name, now_ms)
+            if out.message.kind is not Kind.ONLINE:
+                self.keep(out, now_ms)
         self.detach(endpoint, now_ms)
 
-    def keep(self, out: Out, name: str, now_ms: int) -> None:
+    def send_away(self, endpoint: Endpoint, now_ms: int) -> None:
+        receiver = endpoint.receiver
+        if not receiver.durable:
+            until_ms = now_ms + self.grace_ms
+            receiver.away[endpoint.node, endpoint.number] = (endpoint.interests, until_ms)
+
+    def keep(self, out: Out, now_ms: int) -> None:
         """Nobody but the endpoint that has it gets it before the grace is over."""
         if out.endpoint is not None:
             out.absent = (out.endpoint.node, out.endpoint.number)
         out.endpoint = None
         out.extended = True
         out.deadline_ms = now_ms + self.grace_ms
-        if not out.receiver.durable and out.receiver.exists:
-            stand_in = Receiver(name, False, 0, exists=False)
-            self.stand_ins.append(stand_in)
-            self.move(out, stand_in)
 
     def move(self, out: Out, receiver: Receiver) -> None:
         del out.receiver.held[out.message.sequence]
@@ -485,16 +515,14 @@ class Ledger:
         endpoint.credit -= out.returns_credit
 
     def remove(self, receiver: Receiver, now_ms: int) -> None:
-        """A receiver ends with all that was its own."""
+        """A receiver ends with all that was its own, but for what it has parked."""
         for out in list(receiver.held.values()):
             self.unreachable(out, now_ms)
         receiver.exists = False
         del self.receivers[receiver.name]
         for message in list(self.live.values()):
             fate = message.fates.get(receiver)
-            if fate is not None and fate.standing in (Standing.OWED, Standing.PARKED):
-                if fate.standing is Standing.PARKED:
-                    fate.record = ""
+            if fate is not None and fate.standing is Standing.OWED:
                 fate.standing = Standing.OVER
                 self.end_if_kept_for_nothing(message, now_ms)
 
@@ -503,6 +531,9 @@ class Ledger:
     def renew(self, message: Message, receiver: Receiver, now_ms: int) -> None:
         fate = message.fate(receiver)
         assert fate.standing is Standing.PARKED
+        if message.kind is Kind.LOG and not receiver.exists:
+            self.renew_for_others(message, fate, now_ms)
+            return
         fate.standing = Standing.OWED
         fate.spent = fate.attempts
         fate.renewed = True
@@ -516,12 +547,28 @@ class Ledger:
                 # It was renewed after its time: renewing would mean nothing if it expired at once.
                 message.expires_ms = NEVER_MS
 
+    def renew_for_others(self, message: Message, fate: Fate, now_ms: int) -> None:
+        """Its receiver is gone: its place is for whoever is interested and has not had it."""
+        fate.standing, fate.record = Standing.OVER, ""
+        message.renewals += 1
+        if message.state is not State.KEPT:
+            return
+        message.state = State.HELD
+        message.expires_ms = self.expires_ms(None, now_ms)
+        message.revived = next(self.stamps)
+        counts = message.header.max_receivers is not None
+        for other in message.fates.values():
+            # Of what was withdrawn, it may be that the receiver has read past it.
+            if other.standing is Standing.OVER and (other.record == "" or other.moved):
+                other.unsure = not counts or other.moved
+                other.standing = Standing.OWED
+                other.attempts = other.spent = other.paused_until_ms = 0
+
     def abandon_parked(self, message: Message, receiver: Receiver, now_ms: int) -> None:
         if message.kind is Kind.POOL:
             self.end(message, DROPPED, now_ms)
         else:
             message.fates[receiver].standing = Standing.OVER
-            message.fates[receiver].record = ""
             self.end_if_kept_for_nothing(message, now_ms)
 
     # --- crashes ----------------------------------------------------------------------------
@@ -537,23 +584,29 @@ class Ledger:
         for message in self.live.values():
             for fate in [message.shared, *message.fates.values()]:
                 fate.pause_may_end = True
-        for out in [out for stand_in in self.stand_ins for out in stand_in.held.values()]:
-            self.keep(out, "", now_ms)
         for receiver in list(self.receivers.values()):
             for out in list(receiver.held.values()):
-                if self.grace_ms and (receiver.durable or out.message.kind is Kind.POOL):
-                    self.keep(out, _name_of_gone(out), now_ms)
+                if self.grace_ms:
+                    self.keep(out, now_ms)
                 else:
                     self.back(out)
-            receiver.endpoints.clear()
             if not receiver.durable:
+                self.crash_passing(receiver, now_ms)
+            receiver.endpoints.clear()
+            if not (receiver.durable or receiver.away):
                 self.remove(receiver, now_ms)
         assert not self.expected
 
-
-def _name_of_gone(out: Out) -> str:
-    """Of a receiver that lived with its connection nothing is kept but who was on it."""
-    assert out.endpoint is not None or out.absent is not None
-    if out.endpoint is None:
-        return out.receiver.name
-    return unnamed(out.endpoint.node, out.endpoint.number)
+    def crash_passing(self, receiver: Receiver, now_ms: int) -> None:
+        """One that lives with its connections stays for those who may come back."""
+        if self.grace_ms and self.survived(self.name, receiver.name):
+            for endpoint in receiver.endpoints.values():
+                self.send_away(endpoint, now_ms)
+            until_ms = now_ms + self.grace_ms
+            receiver.away = {who: (wants, until_ms) for who, (wants, _) in receiver.away.items()}
+            return
+        receiver.away.clear()
+        fates = [message.fates.get(receiver) for message in self.live.values()]
+        done = any(fate is not None and fate.standing is Standing.DONE for fate in fates)
+        if self.grace_ms and (done or receiver.held):
+            raise self.fail(f"{receiver.name!r} has lost what it did in a crash")

@@ -7,7 +7,7 @@ from asterism.storage.keys import STORE_TOPIC, TopicKeys, after
 
 # Of a topic without messages: its counters, its reserve of sequences, its settings, its receivers
 # and how far they are. What a receiver did out of order goes when its floor next moves.
-EXPLAINED = frozenset("cnsrfx")
+EXPLAINED = frozenset("cnsrefx")
 
 
 def leftovers(rows: Rows, topics: list[str]) -> dict[str, dict[str, int]]:
@@ -17,8 +17,7 @@ def leftovers(rows: Rows, topics: list[str]) -> dict[str, dict[str, int]]:
     for key, value in rows.scan(STORE_TOPIC, after(STORE_TOPIC)):
         name, number = key[len(STORE_TOPIC) :].decode(), int.from_bytes(value, "big")
         numbers.add(number)
-        kinds = Counter(chr(row[5]) for row, _ in rows.scan(*TopicKeys(number).all_rows))
-        unexplained = {kind: n for kind, n in sorted(kinds.items()) if kind not in EXPLAINED}
+        unexplained = _unexplained(rows, TopicKeys(number))
         if unexplained or name not in topics:
             found[name] = unexplained
     orphans = Counter(int.from_bytes(row[1:5], "big") for row, _ in rows.scan(b"\x01", b"\x02"))
@@ -26,3 +25,13 @@ def leftovers(rows: Rows, topics: list[str]) -> dict[str, dict[str, int]]:
         if number not in numbers:
             found[f"topic number {number}, which is gone"] = {"rows": count}
     return found
+
+
+def _unexplained(rows: Rows, keys: TopicKeys) -> dict[str, int]:
+    receivers = {row[6:10] for kind in "re" for row, _ in rows.scan(*keys.range_of(kind))}
+    kinds: Counter[str] = Counter()
+    for row, _ in rows.scan(*keys.all_rows):
+        kind = chr(row[5])
+        if kind not in EXPLAINED or (kind in "fx" and row[6:10] not in receivers):
+            kinds[kind] += 1
+    return dict(sorted(kinds.items()))

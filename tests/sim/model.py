@@ -87,6 +87,8 @@ class Receiver:
     interests: tuple[str, ...] = ()
     history: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
     endpoints: dict[tuple[bytes, int], Endpoint] = field(default_factory=dict)
+    # Those that may come back to one that lives with its connections: what they want, until when.
+    away: dict[tuple[bytes, int], tuple[tuple[str, ...], int]] = field(default_factory=dict)
     held: "dict[int, Out]" = field(default_factory=dict)
     sent_timeout_ms: int | None = None
     received_timeout_ms: int | None = None
@@ -132,6 +134,7 @@ class Fate:
     paused_until_ms: int = 0
     pause_may_end: bool = False  # a pause kept in memory, and the worker crashed since
     moved: bool = False  # a seek brought it back
+    unsure: bool = False  # it may come, or not: its message was revived after it was over here
     has_place: bool = False  # one of ``max_receivers``, by how it had ended before that
     record: str = ""  # how it last ended with the receiver; a seek does not change that
 
@@ -164,6 +167,7 @@ class Message:
     shared: Fate = field(default_factory=Fate)  # pool and push
     fates: dict[Receiver, Fate] = field(default_factory=dict)  # log and online
     renewals: int = 0
+    revived: int = 0  # stamp: it had expired, and was renewed for whoever has not had it
 
     def fate(self, receiver: Receiver) -> Fate:
         if self.kind.single:

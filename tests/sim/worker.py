@@ -14,6 +14,7 @@ from asterism.storage.store import Budget, Store
 from tests.sim.auditor import Forwarded, Step
 
 UNDONE = ("failed", "waiting")
+ABANDONED = "abandoned"
 
 
 class Killed(Enum):
@@ -122,7 +123,11 @@ class Worker:
         if status in UNDONE and known is not None:
             # Renewed, or parked: what it does then is not noted where nobody wants to know.
             return self.store.get(keys.exception(known.number, sequence)) is None
-        return status is not None
+        return status not in (None, ABANDONED)
+
+    def survived(self, topic: str, receiver: str) -> bool:
+        """Whether a receiver is there."""
+        return receiver in self.shard.topics[topic].receivers.by_name
 
     def kill(self) -> None:
         """The process ends: what is pending, and the shard, are gone."""

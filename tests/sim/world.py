@@ -46,7 +46,9 @@ class World:
         self.folder = Path(tempfile.mkdtemp(prefix="asterism-sim-", dir=place))
         self.grace_ms = self.rng.choice((0, 500, 5_000))
         self.worker = Worker(self.folder / "store", defaults, self.grace_ms)
-        self.auditor = Auditor(defaults, self.worker.was_counted, self.grace_ms)
+        self.auditor = Auditor(
+            defaults, self.worker.was_counted, self.worker.survived, self.grace_ms
+        )
         self.topics = ["alpha", "beta", "gamma"][: self.rng.randint(1, 3)]
         self.crashes = self.rng.choice((0.0, 0.03, 0.1))
         self.breaks = self.rng.choice((0.0, 0.02, 0.06))

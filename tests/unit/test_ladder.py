@@ -924,8 +924,8 @@ def test_what_a_passing_receiver_has_parked_can_be_renewed_and_parked_again() ->
     with pytest.raises(PeerError, match="wrong_state"):
         broker.renew(first)
     broker.detach()
-    assert broker.parked() == []
-    assert counts(broker) == {"waiting": 2}
+    assert [parked["sequence"] for parked in broker.parked()] == [second]
+    assert counts(broker) == {"waiting": 2, "parked": 1}
 
 
 @durable_kinds

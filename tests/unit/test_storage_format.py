@@ -29,6 +29,7 @@ from asterism.storage.keys import (
     number_at_end,
     rank_of,
     read_due,
+    read_endpoint,
     topic_prefix,
 )
 from asterism.storage.records import (
@@ -57,6 +58,7 @@ from asterism.storage.records import (
 U8, U16, U32, U64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32, 64))
 RANKS = st.builds(rank_of, st.none() | st.integers(0, 2**31 - 1), U64)
 PRODUCERS = st.binary(min_size=16, max_size=16)
+NODES = st.binary(min_size=1, max_size=64)
 TOPICS = st.integers(0, 2**32 - 2)  # the last number has no key above it, and is never reached
 
 # Each kind of key and the numbers it is made of, in the order in which it sorts.
@@ -67,6 +69,7 @@ KEYS: dict[str, tuple[Callable[..., bytes], tuple[st.SearchStrategy[Any], ...]]]
     "d": (TopicKeys.exception, (U32, U64)),
     "x": (TopicKeys.done, (U32, U64)),
     "r": (TopicKeys.receiver, (U32,)),
+    "e": (lambda keys, *it: keys.endpoint(it[0], it[2], it[1]), (U32, U32, NODES)),
     "f": (TopicKeys.floor, (U32,)),
     "p": (TopicKeys.parked, (U64,)),
     "g": (TopicKeys.page, (U64,)),
@@ -243,6 +246,7 @@ def test_a_receivers_rows_are_its_own(
         keys.waiting(other, rank),
         keys.floor(other),
         keys.receiver(other),
+        keys.endpoint(other, b"node", 7),
     ]
     for row in rows:
         assert any(within(bounds, row) for bounds in owned) == (receiver == other)
@@ -455,3 +459,11 @@ def test_a_header_that_python_cannot_hold_is_the_publishers_mistake() -> None:
     with pytest.raises(PeerError) as refusal:
         decode_header(encoded)
     assert refusal.value.code == "bad_request"
+
+
+@given(topic=TOPICS, receiver=U32, number=U32, node=NODES)
+def test_the_key_of_an_endpoint_tells_it(
+    topic: int, receiver: int, number: int, node: bytes
+) -> None:
+    key = TopicKeys(topic).endpoint(receiver, node, number)
+    assert read_endpoint(key) == (receiver, node, number)
