@@ -381,6 +381,10 @@ class TopicActor(WorkQueue):
         if before.draft_timeout_ms != after.draft_timeout_ms:
             self._move_drafts(after.draft_timeout_ms)
         self.pages.settings_changed()
+        timeouts = (after.sent_timeout_ms, after.received_timeout_ms)
+        if (before.sent_timeout_ms, before.received_timeout_ms) != timeouts:
+            for receiver in self.receivers.by_name.values():
+                self.tell_timeouts(receiver)
         if before.blocking != after.blocking:
             self.current = None
             self.current_for.clear()
@@ -579,4 +583,4 @@ _HANDLERS: dict[type, _Handler] = {
     ask.ForwardSettled: TopicActor.on_forward_settled,
 }
 # What takes messages as they come in runs; for every other command each gets its objects first.
-_KNOW_RUNS = frozenset({ask.Publish, ask.Report, ask.Grant, ask.AwaitReceipts})
+_KNOW_RUNS = frozenset({ask.Publish, ask.Report, ask.Extend, ask.Grant, ask.AwaitReceipts})
