@@ -343,13 +343,14 @@ class Inbox:
         return self._take(most)
 
     async def _wait_for_news(self, wanted: int, timeout: float | None) -> None:
+        self._subscription.is_awaited = True
         self._want_more(wanted)
         await self._node._until(self, self._has_news, timeout)
 
     def _want_more(self, wanted: int) -> None:
         """The consumer has all there is: it may be that it could have more at a time."""
         held = self._subscription
-        if held.adaptive is not None and held.want_more(wanted, monotonic_ms()):
+        if held.want_more(wanted, monotonic_ms()):
             self._node._touch(held)
 
     def _take_one(self) -> Delivery:

@@ -109,6 +109,8 @@ class Subscription:
         self.arrived = 0  # deliveries that came, in all
         self.returned = 0  # credit that is to be given back
         self.lowered = 0  # credit that is to be taken back
+        self.is_paused = False  # all of it, until the consumer asks for something
+        self.is_awaited = False  # has the consumer waited since deliveries came last?
         self.reports: dict[tuple[int, str], Report] = {}
         self.resume_ms = 0
         self.failures = 0
@@ -161,32 +163,38 @@ class Subscription:
         """Deliveries came; is there credit to take back, since they wait for too long?"""
         self.buffer += items
         self.arrived += len(items)
-        if self.adaptive is None:
+        self.is_awaited = False
+        if self.adaptive is None or self.is_paused:
             return False
-        return self._lower(self.adaptive.less(self.credit, self.arrived, len(self.buffer), now_ms))
-
-    def want_more(self, wanted: int, now_ms: int) -> bool:
-        """The consumer would take so many, and nothing is left; is there credit to give?"""
-        if self.adaptive is None:
-            return False
-        more = self.adaptive.more(self.credit, self.arrived, len(self.taken), wanted, now_ms)
-        self.credit += more
-        self.returned += more
-        return more > 0
-
-    def _lower(self, less: int) -> bool:
+        less = self.adaptive.less(self.credit, self.arrived, len(self.buffer), now_ms)
         self.credit -= less
         self.lowered += less
         return less > 0
+
+    def want_more(self, wanted: int, now_ms: int) -> bool:
+        """The consumer would take so many, and has all there is; is there credit to give?"""
+        more = 0
+        if self.is_paused:
+            self.is_paused = False
+            self.returned += self.credit
+            return True
+        if self.adaptive is not None:
+            more = self.adaptive.more(self.credit, self.arrived, len(self.taken), wanted, now_ms)
+            self.credit += more
+            self.returned += more
+        return more > 0
 
     def look(self, now_ms: int, *, all_: bool = False) -> Looked:
         """What is held is renewed, or given up after too long; that is held no longer."""
         waiting = {item[0]: item[1] for item in self.buffer if header_of(item[3]).expect != SENT}
         looked = self.leases.look(waiting, self.taken, now_ms, all_=all_)
         if looked.given_up:
-            if self.adaptive is not None:  # it does not even look: more would only wait here
-                self._lower(self.credit - 1)
             self.lose(looked.given_up)
+            is_left = not looked.given_up.keys().isdisjoint(waiting)
+            if not self.is_paused and (is_left or not (self.taken or self.is_awaited)):
+                # Its consumer does not even look: what is given up would only come again.
+                self.is_paused = True
+                self.lowered += self.credit
         return looked
 
     def lose(self, gone: dict[int, int]) -> None:
@@ -327,7 +335,7 @@ class Subscription:
 
         But not what a pull asked for: that will ask again, and count what it gets.
         """
-        self.is_ready = False
+        self.is_ready = self.is_paused = False
         self.returned = self.lowered = 0
         self.resume_ms = 0
         kept: deque[Item] = deque()

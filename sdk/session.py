@@ -612,6 +612,7 @@ class Session:
         received_ms = _whole(body.get("received_timeout_ms", 0), "received_timeout_ms", 0)
         if held.leases.set_timeouts(sent_ms, received_ms) and held.is_ready:
             self._look_at(held, now_ms, all_=True)
+            self.look_ms = min(self.look_ms, held.leases.look_ms)
         elif held.buffer or held.taken:
             self._begin_looking(held, now_ms)
 
