@@ -126,6 +126,12 @@ class Endings(TopicState):
         """Gives an endpoint credit; one that had none is looked at again."""
         receiver = endpoint.receiver
         if (endpoint.node, endpoint.number) in receiver.endpoints:
+            if endpoint.owed:
+                paid = min(endpoint.owed, amount)
+                endpoint.owed -= paid
+                amount -= paid
+                if not amount:
+                    return
             if endpoint.bytes_out and endpoint.is_laden:
                 receiver.withhold(endpoint, amount)
                 return

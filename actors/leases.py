@@ -44,6 +44,7 @@ class Page:
     producer: bytes | None = None  # who is told how each of them ended
     told_first = 0  # the producer's number of the first
     extended = False  # its deadline was asked for, and no setting moves it
+    renewed_ms = 0  # when its deadline began anew, if it did
     stored = False
     wants_row = False
 
@@ -208,20 +209,38 @@ class Pages:
         if not self._absent[node]:
             del self._absent[node]
 
-    def extend(self, deliveries: list[Delivery], deadline_ms: int, now_ms: int) -> None:
-        """Gives these deliveries a deadline of their own."""
-        pages: dict[tuple[Receiver, Holder | None, int], Page] = {}
+    def renew(self, page: Page, now_ms: int) -> None:
+        """The deadline of a whole page begins anew. One that was asked for is not shortened.
+
+        Its row stays as it is: after a restart the deadline of a holder is that of the grace.
+        """
+        assert page.holder is not None and not page.is_absent
+        page.renewed_ms = now_ms
+        deadline_ms = now_ms + page.receiver.timeout_ms(page.status)
+        if page.extended and page.deadline_ms >= deadline_ms:
+            return
+        page.extended = False
+        page.deadline_ms = deadline_ms
+        heappush(self._heap, (deadline_ms, page.number, page))
+
+    def extend(self, deliveries: list[Delivery], wanted_ms: int | None, now_ms: int) -> None:
+        """Gives deliveries a deadline of their own; with ``None``, that of their step anew."""
+        pages: dict[tuple[Receiver, Holder | None, int, int], Page] = {}
         for delivery in deliveries:
             receiver, before = delivery.receiver, delivery.page
             assert receiver is not None and before is not None
+            deadline_ms = wanted_ms
+            if deadline_ms is None:
+                asked_ms = before.deadline_ms if before.extended else 0
+                deadline_ms = max(asked_ms, now_ms + receiver.timeout_ms(delivery.status))
             wants_row = delivery.message.kind != MEMORY_KIND
             is_absent = before.is_absent
             self.remove(delivery)
-            key = (receiver, before.holder, delivery.status * 2 + wants_row)
+            key = (receiver, before.holder, delivery.status * 2 + wants_row, deadline_ms)
             page = pages.get(key)
             if page is None or before.holder is None:
                 page = pages[key] = self._open_page(receiver, delivery.status, now_ms)
-                page.extended = True
+                page.extended = wanted_ms is not None or page.deadline_ms != deadline_ms
                 page.wants_row = wants_row
                 page.holder = before.holder
                 page.deadline_ms = deadline_ms
@@ -253,7 +272,8 @@ class Pages:
         """Timeouts changed: they hold for what is out already, unless it asked for its own."""
         for page in self._pages.values():
             if not page.extended:
-                page.deadline_ms = page.started_ms + page.receiver.timeout_ms(page.status)
+                since_ms = max(page.started_ms, page.renewed_ms)
+                page.deadline_ms = since_ms + page.receiver.timeout_ms(page.status)
         self._heap = [(page.deadline_ms, page.number, page) for page in self._pages.values()]
         heapify(self._heap)
 

@@ -39,8 +39,8 @@ Holder = tuple[bytes, int]
 class Endpoint:
     """One endpoint of a node on this topic."""
 
-    __slots__ = ("bytes_out", "credit", "interests", "node", "number", "outgoing", "paid", "passed",
-                 "pull", "receiver", "unpaid", "withheld")  # fmt: skip
+    __slots__ = ("bytes_out", "credit", "interests", "node", "number", "outgoing", "owed", "paid",
+                 "passed", "pull", "receiver", "unpaid", "withheld")  # fmt: skip
 
     def __init__(
         self, node: bytes, number: int, receiver: "Receiver", interests: tuple[str, ...]
@@ -54,6 +54,7 @@ class Endpoint:
         self.pull: Wait | None = None
         self.bytes_out = 0  # of large payloads that were sent and not given back
         self.withheld = 0  # credit that does not count while those are too many
+        self.owed = 0  # credit that was taken back while deliveries had it: they give none back
         # Deliveries that are done once they are sent give their credit back by a grant: how many
         # there were, for how many of them one came, and which of the others are large.
         self.passed = 0

@@ -1,10 +1,12 @@
 """Receiving: subscriptions, credit, pulls, reports, and what a lost connection does."""
 
+from collections.abc import Iterable
 from heapq import heapify, heappush
 from itertools import islice
 
 from asterism import limits
 from asterism.actors.delivery import LOG_KIND, Delivery, Message
+from asterism.actors.leases import Page
 from asterism.actors.pool import rank_of_delivery
 from asterism.actors.publishing import Publishing
 from asterism.actors.receivers import Endpoint, Receiver, Wait, unnamed
@@ -54,17 +56,17 @@ class Subscribing(Publishing):
         # is one consumer's, who says anew what he wants.
         joins = receiver.durable and (command.group is not None or receiver.online)
         kept = receiver.interests if joins else ()
+        self.set_timeouts(receiver, command.sent_timeout_ms, command.received_timeout_ms)
         endpoint = self.receivers.attach(command.node, command.endpoint, receiver, interests)
         former = self.take_absences(nodes, command.endpoint)
         if receiver.stored and not receiver.durable:
             self.write_endpoint(endpoint)
-        self.set_timeouts(receiver, command.sent_timeout_ms, command.received_timeout_ms)
         self.renew_interests(receiver, kept)
         self.credit(endpoint, command.credit)
         lost = self.give_back(endpoint, nodes, command, now_ms)
         for other in dict.fromkeys(former):
             self.review_passing(other, now_ms)
-        told: dict[str, object] = {"receiver": receiver.name}
+        told: dict[str, object] = {"receiver": receiver.name, **timeouts_of(receiver)}
         if lost:
             told["lost"] = lost
         self.effects.append(Reply(command.node, command.request, told))
@@ -111,14 +113,23 @@ class Subscribing(Publishing):
         """Takes over the timeouts that were given; they hold for what is out already, too."""
         if sent_ms is None and received_ms is None:
             return
-        before = receiver.sent_timeout_ms, receiver.received_timeout_ms
+        before = timeouts_of(receiver)
+        own = receiver.sent_timeout_ms, receiver.received_timeout_ms
         if sent_ms is not None:
             receiver.sent_timeout_ms = sent_ms
         if received_ms is not None:
             receiver.received_timeout_ms = received_ms
-        if receiver.stored and before != (receiver.sent_timeout_ms, receiver.received_timeout_ms):
+        if receiver.stored and own != (receiver.sent_timeout_ms, receiver.received_timeout_ms):
             self.write_receiver(receiver)
         self.pages.settings_changed()
+        if timeouts_of(receiver) != before:
+            self.tell_timeouts(receiver)
+
+    def tell_timeouts(self, receiver: Receiver) -> None:
+        """Those who hold deliveries extend them in time, and so must know what time they have."""
+        for endpoint in receiver.endpoints.values():
+            told = {"endpoint": endpoint.number, **timeouts_of(receiver)}
+            self.effects.append(Reply(endpoint.node, 0, told))
 
     def renew_interests(self, receiver: Receiver, kept: tuple[str, ...] = ()) -> None:
         """A receiver is interested in whatever one of its endpoints is."""
@@ -390,8 +401,7 @@ class Subscribing(Publishing):
             "in_flight": len(receiver.held),
             "parked": receiver.parked,
             "floor": receiver.floor,
-            "sent_timeout_ms": receiver.timeout_ms(Status.SENT),
-            "received_timeout_ms": receiver.timeout_ms(Status.RECEIVED),
+            **timeouts_of(receiver),
         }
 
     def on_delete_receiver(self, command: DeleteReceiver, now_ms: int) -> None:
@@ -465,7 +475,16 @@ class Subscribing(Publishing):
         endpoint.paid = min(endpoint.paid + command.credit, endpoint.passed)
         while endpoint.unpaid and endpoint.unpaid[0][0] <= endpoint.paid:
             self.lighten(endpoint, endpoint.unpaid.popleft()[1])
-        self.credit(endpoint, command.credit)
+        if command.less:
+            self.take_credit(endpoint, command.less)
+        if command.credit:
+            self.credit(endpoint, command.credit)
+
+    def take_credit(self, endpoint: Endpoint, amount: int) -> None:
+        """An endpoint wants less: unused credit goes at once, the rest as it comes back."""
+        unused = min(endpoint.credit + endpoint.withheld, amount)
+        endpoint.receiver.revoke(endpoint, unused)
+        endpoint.owed = min(endpoint.owed + amount - unused, limits.CREDIT_MAX)
 
     def on_pull(self, command: Pull, now_ms: int) -> None:
         endpoint = self.receivers.endpoint(command.node, command.endpoint)
@@ -660,23 +679,68 @@ class Subscribing(Publishing):
 
     def on_extend(self, command: Extend, now_ms: int) -> None:
         """Gives held deliveries a new deadline, or, with 0, gives them up at once."""
-        receiver = self.holder(command)
+        receiver, timeout_ms = self.holder(command), command.timeout_ms
         refused: list[tuple[int, str]] = []
+        sequences: Iterable[int] = dict.fromkeys(command.sequences)
+        if command.attempts is not None:
+            wanted = dict(zip(command.sequences, command.attempts, strict=True))
+            sequences = self.renew_leases(receiver, wanted, timeout_ms is None, refused, now_ms)
+        if sequences:
+            self.unroll_all()
         extended: list[Delivery] = []
-        for sequence in dict.fromkeys(command.sequences):
+        for sequence in sequences:
             delivery = receiver.held.get(sequence)
             if delivery is None:
                 code = self.late_report(receiver, sequence, Status.RECEIVED, now_ms)
                 if code is not None:
                     refused.append((sequence, code))
-            elif command.timeout_ms == 0:
+            elif timeout_ms == 0:
                 self.unreachable(delivery, now_ms)
             else:
                 extended.append(delivery)
-        self.pages.extend(extended, now_ms + command.timeout_ms, now_ms)
+        wanted_ms = None if timeout_ms is None else now_ms + timeout_ms
+        self.pages.extend(extended, wanted_ms, now_ms)
         self.effects.append(
             Reply(command.node, command.request, {"refused": refused} if refused else {})
         )
+
+    def renew_leases(
+        self,
+        receiver: Receiver,
+        wanted: dict[int, int],
+        whole: bool,
+        refused: list[tuple[int, str]],
+        now_ms: int,
+    ) -> list[int]:
+        """Finds what is out under these attempts, and, where ``whole`` pages of it are named, has
+        their deadlines begin anew; the sequences that are left to do one by one.
+
+        A client that lives names all that it holds, again and again: for whole pages that takes
+        no objects, no rows, and one step a page.
+        """
+        plain, held = self.pool.plain, receiver.held
+        named: dict[Page, list[int]] = {}
+        for sequence, attempt in wanted.items():
+            page = plain.get(sequence)
+            if page is None:
+                delivery = held.get(sequence)
+                if delivery is not None and delivery.attempts == attempt:
+                    page = delivery.page
+            elif page.receiver is not receiver or attempt != 1:
+                page = None
+            if page is not None:
+                named.setdefault(page, []).append(sequence)
+            else:
+                known = sequence < self.next_sequence
+                refused.append((sequence, "not_yours" if known else "no_such_message"))
+        left: list[int] = []
+        for page, sequences in named.items():
+            is_whole = len(sequences) == len(page.deliveries) + page.left
+            if whole and is_whole and page.holder is not None and not page.is_absent:
+                self.pages.renew(page, now_ms)
+            else:
+                left += sequences
+        return left
 
 
 def former_nodes(command: Subscribe) -> list[bytes]:
@@ -686,6 +750,14 @@ def former_nodes(command: Subscribe) -> list[bytes]:
     sessions, _, _ = command.holding
     nodes = [session + command.node[len(session) :] for session in sessions]
     return list(dict.fromkeys(nodes))
+
+
+def timeouts_of(receiver: Receiver) -> dict[str, object]:
+    """The deadlines of a receiver, as they are in force."""
+    return {
+        "sent_timeout_ms": receiver.timeout_ms(Status.SENT),
+        "received_timeout_ms": receiver.timeout_ms(Status.RECEIVED),
+    }
 
 
 def normalised(interests: tuple[str, ...]) -> tuple[str, ...]:

@@ -387,6 +387,10 @@ class TopicActor(WorkQueue):
             self._move_drafts(after.draft_timeout_ms)
         self.pages.settings_changed()
         self.incoming.clear()  # what a message leaves to its topic may be something else now
+        timeouts = (after.sent_timeout_ms, after.received_timeout_ms)
+        if (before.sent_timeout_ms, before.received_timeout_ms) != timeouts:
+            for receiver in self.receivers.by_name.values():
+                self.tell_timeouts(receiver)
         if before.blocking != after.blocking:
             self.current = None
             self.current_for.clear()
@@ -585,4 +589,4 @@ _HANDLERS: dict[type, _Handler] = {
     ask.ForwardSettled: TopicActor.on_forward_settled,
 }
 # What takes messages as they come in runs; for every other command each gets its objects first.
-_KNOW_RUNS = frozenset({ask.Publish, ask.Report, ask.Grant, ask.AwaitReceipts})
+_KNOW_RUNS = frozenset({ask.Publish, ask.Report, ask.Extend, ask.Grant, ask.AwaitReceipts})

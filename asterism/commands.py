@@ -180,14 +180,20 @@ class Unsubscribe(Request):
 
 @value_class
 class Grant(Request):
-    """Gives the broker leave to send an endpoint so many deliveries more. Not answered."""
+    """Gives the broker leave to send an endpoint so many deliveries more. Not answered.
+
+    ``less`` is taken back first: of what is unused, and the rest as deliveries give it back.
+    """
 
     endpoint: int
     credit: int
+    less: int = 0
 
     def check(self) -> None:
         _endpoint(self.endpoint)
-        checks.whole("credit", self.credit, 1, limits.CREDIT_MAX)
+        checks.whole("credit", self.credit, 0, limits.CREDIT_MAX)
+        if self.less != 0:
+            checks.whole("less", self.less, 0, limits.CREDIT_MAX)
 
 
 @value_class
@@ -248,18 +254,27 @@ class Report(Request):
 
 @value_class
 class Extend(Request):
-    """Moves the deadline of held deliveries to ``timeout_ms`` from now; 0 gives them up at once."""
+    """Moves the deadline of held deliveries to ``timeout_ms`` from now; 0 gives them up at once.
+
+    ``None`` renews the lease: the deadline of the step that each is on begins anew. ``attempts``,
+    where given, tells which attempt of each is meant: whatever is not out under it is refused.
+    """
 
     endpoint: int
     sequences: tuple[int, ...]
-    timeout_ms: int
+    timeout_ms: int | None
     receiver: str | None = None
+    attempts: tuple[int, ...] | None = None
 
     def check(self) -> None:
         _endpoint(self.endpoint)
         _numbers("sequences", self.sequences)
-        checks.whole("timeout_ms", self.timeout_ms, 0, limits.TIME_MS_MAX)
+        checks.maybe_whole("timeout_ms", self.timeout_ms, 0, limits.TIME_MS_MAX)
         checks.maybe_text("receiver", self.receiver, limits.NAME_BYTES_MAX)
+        if self.attempts is not None:
+            _numbers("attempts", self.attempts)
+            if len(self.attempts) != len(self.sequences):
+                raise PeerError("bad_request", "attempts and sequences differ in length")
 
 
 @value_class

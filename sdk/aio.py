@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator, Iterable, Sequence
 from datetime import datetime
 from hashlib import blake2b
+from types import EllipsisType
 from typing import Any, Final, Literal, NamedTuple, Self, Unpack
 
 from asterism import checks, limits
@@ -19,6 +20,7 @@ from asterism.sdk.composing import Composer, Ids, Wishes, moment_ms, timeout_ms
 from asterism.sdk.connection import (
     CLOSE_TIMEOUT,
     CONNECT_TIMEOUT,
+    MAX_LEASE,
     TIMEOUT,
     BatchReceipt,
     Connection,
@@ -50,7 +52,7 @@ from asterism.settings import DropOld, RejectNew
 from asterism.wire import Verb, dedicated_topic, worker_topic
 
 STATUS_TIMEOUT: Final = 5.0
-CREDIT: Final = 1_024  # deliveries that a subscription holds at a time, unless it says otherwise
+CREDIT: Final = 1_024  # of the inbox that answers to requests come by
 REPLIES: Final = "asterism.replies"
 WORK_QUEUE: Final = "work-queue"  # the receiver of what is ordered
 Query = Literal["describe", "fetch", "list_parked", "list_receivers", "stats"]
@@ -122,8 +124,10 @@ class Node(Connection):
         window_messages: int = WINDOW_MESSAGES,
         window_bytes: int = WINDOW_BYTES,
         replies: str = REPLIES,
+        max_lease: float | None = MAX_LEASE,
     ) -> None:
-        super().__init__(address, name, timeout, window_messages, window_bytes)
+        lease_ms("max_lease", max_lease)
+        super().__init__(address, name, timeout, window_messages, window_bytes, max_lease)
         self._composer = Composer()
         self._ids = Ids(secrets.token_bytes)
         self._replies = replies
@@ -415,15 +419,23 @@ class Node(Connection):
         name: str | None = None,
         group: str | None = None,
         durable: bool | None = None,
-        credit: int = CREDIT,
+        credit: int | None = None,
         sent_timeout: float | None = None,
         received_timeout: float | None = None,
+        max_lease: float | EllipsisType | None = ...,
+        auto_ack: bool = False,
         timeout: float | None = TIMEOUT,
     ) -> Inbox:
         """Subscribes to what matches one of the interests, by default to everything.
 
         When it returns, every message accepted from then on that matches reaches the inbox. With
         a name or a group the receiver is durable, unless ``durable`` is false.
+
+        The inbox holds at most ``credit`` deliveries; where none is given, as many as its consumer
+        is quick enough for. It keeps each for up to ``max_lease`` seconds, however long the work
+        takes (``None``: for ever; 0: no longer than the deadlines of the topic; left out: as
+        ``connect`` was told). With ``auto_ack`` a delivery is reported processed as it is handed
+        out, for a consumer that only looks.
         """
         self._check_open()
         arguments.interests(interests)
@@ -433,11 +445,12 @@ class Node(Connection):
             name=arguments.maybe_name("name", name),
             group=arguments.maybe_name("group", group),
             durable=durable,
-            credit=arguments.whole("credit", credit, 0, limits.CREDIT_MAX),
+            credit=arguments.maybe_whole("credit", credit, 0, limits.CREDIT_MAX),
             sent_timeout_ms=_timeout_ms("sent_timeout", sent_timeout),
             received_timeout_ms=_timeout_ms("received_timeout", received_timeout),
+            max_lease_ms=lease_ms("max_lease", self._max_lease if max_lease is ... else max_lease),
         )
-        inbox = Inbox(self, subscription)
+        inbox = Inbox(self, subscription, auto_ack)
         joining = self._loop.create_future()
         self._inboxes[subscription.endpoint] = inbox
         self._joining[subscription.endpoint] = joining
@@ -597,6 +610,7 @@ class Node(Connection):
     async def grant(self, inbox: Inbox, credit: int) -> None:
         """Widens an inbox: so many more deliveries may be out at a time."""
         held = inbox._subscription
+        held.adaptive = None  # from here on it is the caller's to say
         held.credit += arguments.whole("credit", credit, 1, limits.CREDIT_MAX - held.credit)
         held.returned += credit
         self._touch(held)
@@ -635,7 +649,8 @@ class Node(Connection):
 
     async def _listen_for_replies(self) -> "tuple[Inbox, asyncio.Task[None]]":
         try:
-            inbox = await self.subscribe(self._replies, f"reply/{secrets.token_hex(16)}/*")
+            mine = f"reply/{secrets.token_hex(16)}/*"
+            inbox = await self.subscribe(self._replies, mine, credit=CREDIT)
         except BaseException:
             self._replying = None
             raise
@@ -1011,6 +1026,7 @@ def connect(
     window_messages: int = WINDOW_MESSAGES,
     window_bytes: int = WINDOW_BYTES,
     replies: str = REPLIES,
+    max_lease: float | None = MAX_LEASE,
 ) -> Node:
     """A client for ``async with``; ``timeout`` is how long it waits for a broker at first.
 
@@ -1019,6 +1035,7 @@ def connect(
 
     At most ``window_messages`` messages and ``window_bytes`` bytes are published and unanswered;
     beyond that, publishing waits. ``replies`` is the topic that answers to requests come by.
+    ``max_lease`` is for how many seconds a delivery is kept, as ``subscribe`` says.
     """
     return Node(
         given_or_default(address),
@@ -1027,12 +1044,18 @@ def connect(
         window_messages=window_messages,
         window_bytes=window_bytes,
         replies=replies,
+        max_lease=max_lease,
     )
 
 
 def given_or_default(address: str | None) -> str:
     """Where to connect: the address given, else that of the environment, else the default."""
     return (address_in(os.environ) or DEFAULT_ADDRESS) if address is None else address
+
+
+def lease_ms(name: str, seconds: float | None) -> int | None:
+    """How long a delivery is kept; ``None`` is for ever."""
+    return None if seconds is None else arguments.milliseconds(name, seconds, 0, limits.TIME_MS_MAX)
 
 
 def _process_topic(process: str) -> bytes:

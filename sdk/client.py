@@ -9,13 +9,12 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from types import TracebackType
+from types import EllipsisType, TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from asterism.errors import PeerError
 from asterism.options import TopicOptions
 from asterism.sdk.aio import (
-    CREDIT,
     REPLIES,
     STATUS_TIMEOUT,
     Message,
@@ -28,6 +27,7 @@ from asterism.sdk.composing import Ids, Wishes
 from asterism.sdk.connection import (
     CLOSE_TIMEOUT,
     CONNECT_TIMEOUT,
+    MAX_LEASE,
     TIMEOUT,
     BatchReceipt,
     Delivery,
@@ -186,7 +186,8 @@ class BlockingDelivery(Received):
             self._step = PROCESSED
             self._delivery._step = PROCESSED
             node = self._delivery._inbox._node
-            self._loop.hand_over(node._give_up, self._subscription, [self.sequence])
+            own = {self.sequence: self.attempt}
+            self._loop.hand_over(node._give_up, self._subscription, own)
 
     def extend(self, seconds: float, *, timeout: float | None = TIMEOUT) -> None:
         """Moves its deadline to so many seconds from now; 0 gives it back at once."""
@@ -236,9 +237,10 @@ class BlockingDelivery(Received):
 class BlockingInbox:
     """The deliveries of a subscription: iterate, or take them in batches."""
 
-    def __init__(self, loop: Loop, inbox: Inbox) -> None:
+    def __init__(self, loop: Loop, inbox: Inbox, auto_ack: bool = False) -> None:
         self._loop = loop
         self._inbox = inbox
+        self._auto_ack = auto_ack
         self._fetched: deque[BlockingDelivery] = deque()
 
     @property
@@ -262,18 +264,17 @@ class BlockingInbox:
     def __iter__(self) -> Iterator[BlockingDelivery]:
         """Every delivery, for as long as the inbox is open."""
         while True:
-            try:
-                delivery = self._fetched.popleft()
-            except IndexError:
+            taken = self._take_fetched(1)
+            if not taken:
                 try:
-                    fetched = self._fetch(PREFETCH, None)
+                    fetched = self._fetch(PREFETCH, None, 1)
                 except ClosedError:
                     if self._inbox._is_closed:
                         return
                     raise
                 self._fetched.extend(fetched[1:])
-                delivery = fetched[0]
-            yield delivery
+                taken = self._handed(fetched[:1])
+            yield taken[0]
 
     def receive(self, timeout: float | None = TIMEOUT) -> BlockingDelivery:
         """The next delivery, waiting ``timeout`` seconds for it, or for ever with ``None``.
@@ -284,16 +285,28 @@ class BlockingInbox:
 
     def batch(self, max: int = 1_000, timeout: float | None = TIMEOUT) -> list[BlockingDelivery]:
         """Up to ``max`` deliveries, at least one; it waits for the first as ``receive`` does."""
+        return self._take_fetched(max) or self._handed(self._fetch(max, timeout, max))
+
+    def _take_fetched(self, max: int) -> list[BlockingDelivery]:
+        """Hands out what was fetched; what has gone to another meanwhile is nobody's here."""
         taken: list[BlockingDelivery] = []
         while len(taken) < max:
             try:
-                taken.append(self._fetched.popleft())
+                delivery = self._fetched.popleft()
             except IndexError:
                 break
-        return taken or self._fetch(max, timeout)
+            if not delivery.lost:
+                taken.append(delivery)
+        return self._handed(taken)
 
-    def _fetch(self, max: int, timeout: float | None) -> list[BlockingDelivery]:
-        taken = self._loop.run(self._inbox.batch(max, timeout))
+    def _handed(self, taken: list[BlockingDelivery]) -> list[BlockingDelivery]:
+        """The application gets these."""
+        if self._auto_ack and taken:
+            self.processed(taken)
+        return taken
+
+    def _fetch(self, max: int, timeout: float | None, wanted: int) -> list[BlockingDelivery]:
+        taken = self._loop.run(self._inbox._some(max, timeout, wanted))
         return [BlockingDelivery(self._loop, delivery) for delivery in taken]
 
     def processed(self, deliveries: Sequence[BlockingDelivery]) -> None:
@@ -494,9 +507,11 @@ class BlockingNode:
         name: str | None = None,
         group: str | None = None,
         durable: bool | None = None,
-        credit: int = CREDIT,
+        credit: int | None = None,
         sent_timeout: float | None = None,
         received_timeout: float | None = None,
+        max_lease: float | EllipsisType | None = ...,
+        auto_ack: bool = False,
         timeout: float | None = TIMEOUT,
     ) -> BlockingInbox:
         """Subscribes to what matches one of the interests, by default to everything."""
@@ -510,10 +525,11 @@ class BlockingNode:
                 credit=credit,
                 sent_timeout=sent_timeout,
                 received_timeout=received_timeout,
+                max_lease=max_lease,
                 timeout=timeout,
             )
         )
-        return BlockingInbox(self._loop, inbox)
+        return BlockingInbox(self._loop, inbox, auto_ack)
 
     def pull(
         self,
@@ -799,6 +815,7 @@ def connect_blocking(
     window_messages: int = WINDOW_MESSAGES,
     window_bytes: int = WINDOW_BYTES,
     replies: str = REPLIES,
+    max_lease: float | None = MAX_LEASE,
 ) -> BlockingNode:
     """Connects; ``close`` it, or use it in ``with``. The arguments are those of ``connect``."""
     return BlockingNode(
@@ -809,5 +826,6 @@ def connect_blocking(
             window_messages=window_messages,
             window_bytes=window_bytes,
             replies=replies,
+            max_lease=max_lease,
         )
     )

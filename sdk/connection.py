@@ -27,6 +27,7 @@ from asterism.sdk.deliveries import (
     finish,
 )
 from asterism.sdk.lane import Lane
+from asterism.sdk.leases import MAX_LEASE_MS
 from asterism.sdk.link import Link
 from asterism.sdk.producing import RETRY_MS_MAX, RETRY_MS_MIN
 from asterism.sdk.receiving import Subscription
@@ -39,6 +40,7 @@ log = logging.getLogger("asterism")
 
 TIMEOUT: Final = 30.0  # seconds that a verb waits for its answer, unless it is told otherwise
 CONNECT_TIMEOUT: Final = 10.0
+MAX_LEASE: Final = MAX_LEASE_MS / 1_000  # seconds that a delivery is kept, unless told otherwise
 CLOSE_TIMEOUT: Final = 5.0  # seconds that a close waits for what is still unanswered
 
 Payload = bytes | bytearray | memoryview
@@ -237,15 +239,18 @@ class Delivery(Received):
         node._check_open()
         if not self.is_finished:
             self._step = PROCESSED
-            node._give_up(self._subscription, [self.sequence])
+            node._give_up(self._subscription, {self.sequence: self.attempt})
 
     async def extend(self, seconds: float, *, timeout: float | None = TIMEOUT) -> None:
         """Moves its deadline to so many seconds from now; 0 gives it back at once."""
         extension_ms = arguments.milliseconds("seconds", seconds, 0, limits.TIME_MS_MAX)
-        fields = (self._subscription.endpoint, (self.sequence,), extension_ms)
-        node = self._inbox._node
-        reply = await node._ask(Verb.EXTEND, self._subscription.topic_bytes, fields, timeout)
-        for _, code in reply.get("refused", ()):
+        held, own = self._subscription, {self.sequence: self.attempt}
+        fields = (held.endpoint, tuple(own), extension_ms, None, tuple(own.values()))
+        reply = await self._inbox._node._ask(Verb.EXTEND, held.topic_bytes, fields, timeout)
+        refused = reply.get("refused", ())
+        if refused or not extension_ms:
+            held.lose(own)
+        for _, code in refused:
             raise PeerError(code, f"message {self.sequence} of {self.topic}")
 
     async def reply(self, payload: Payload, **wishes: Unpack[Wishes]) -> Receipt:
@@ -289,14 +294,17 @@ class Delivery(Received):
         elif isinstance(error, Exception):
             await self.failed(f"{type(error).__name__}: {error}")
         elif not self.is_finished:  # cancelled: nobody's fault, so it goes to the next
-            self._inbox._node._give_up(self._subscription, [self.sequence])
+            self._inbox._node._give_up(self._subscription, {self.sequence: self.attempt})
 
 
 class Inbox:
     """The deliveries of a subscription: iterate, or take them in batches."""
 
-    def __init__(self, node: "Connection", subscription: Subscription) -> None:
+    def __init__(
+        self, node: "Connection", subscription: Subscription, auto_ack: bool = False
+    ) -> None:
         self._node = node
+        self._auto_ack = auto_ack
         self._subscription = subscription
         self._waiters: list[asyncio.Future[None]] = []
         self._error: PeerError | None = None
@@ -331,7 +339,7 @@ class Inbox:
 
     async def __anext__(self) -> Delivery:
         if not self._subscription.buffer:
-            await self._node._until(self, self._has_news, None)
+            await self._wait_for_news(1, None)
         if not self._subscription.buffer:
             raise StopAsyncIteration
         return self._take_one()
@@ -342,37 +350,60 @@ class Inbox:
         ``TimeoutError`` when none came in time, ``ClosedError`` when the inbox is closed.
         """
         if not self._subscription.buffer:
-            await self._until_news(timeout)
+            await self._until_delivery(1, timeout)
         return self._take_one()
 
     async def batch(self, max: int = 1_000, timeout: float | None = TIMEOUT) -> list[Delivery]:
         """Up to ``max`` deliveries, at least one; it waits for the first as ``receive`` does."""
-        if not self._subscription.buffer:
-            await self._until_news(timeout)
-        return self._take(max)
+        return await self._some(max, timeout, max)
 
-    async def _until_news(self, timeout: float | None) -> None:
+    async def _some(self, most: int, timeout: float | None, wanted: int) -> list[Delivery]:
+        """Up to ``most`` deliveries, for a consumer that takes ``wanted`` at a time."""
+        if not self._subscription.buffer:
+            await self._until_delivery(wanted, timeout)
+        elif wanted > len(self._subscription.buffer):
+            self._want_more(wanted)
+        return self._take(most)
+
+    async def _until_delivery(self, wanted: int, timeout: float | None) -> None:
         """Waits until a delivery is there."""
-        await self._node._until(self, self._has_news, timeout)
+        await self._wait_for_news(wanted, timeout)
         if self._subscription.buffer:
             return
         if self._is_closed:
             raise ClosedError("this inbox is closed")
         raise TimeoutError(f"no delivery within {timeout:g} s")
 
+    async def _wait_for_news(self, wanted: int, timeout: float | None) -> None:
+        self._subscription.is_awaited = True
+        self._want_more(wanted)
+        await self._node._until(self, self._has_news, timeout)
+
+    def _want_more(self, wanted: int) -> None:
+        """The consumer has all there is: it may be that it could have more at a time."""
+        held = self._subscription
+        if held.want_more(wanted, monotonic_ms()):
+            self._node._touch(held)
+
     def _take_one(self) -> Delivery:
         held = self._subscription
         item, is_free = held.take_one()
         if is_free and held.owes_credit:
             self._node._touch(held)
-        return Delivery(self, held, item, is_free)
+        delivery = Delivery(self, held, item, is_free)
+        if self._auto_ack:
+            self._node._finish((delivery,), PROCESSED)
+        return delivery
 
     def _take(self, max: int) -> list[Delivery]:
         held = self._subscription
         taken = held.take(max)
         if held.owes_credit:
             self._node._touch(held)
-        return [Delivery(self, held, item, is_free) for item, is_free in taken]
+        deliveries = [Delivery(self, held, item, is_free) for item, is_free in taken]
+        if self._auto_ack:
+            self._node._finish(deliveries, PROCESSED)
+        return deliveries
 
     def _has_news(self) -> bool:
         """Is something there, or the inbox closed?"""
@@ -446,8 +477,10 @@ class Connection(ABC):
         connect_timeout: float,
         window_messages: int,
         window_bytes: int,
+        max_lease: float | None = MAX_LEASE,
     ) -> None:
         self.address = address
+        self._max_lease = max_lease
         self.name = name
         self._connect_timeout = connect_timeout
         self._session = Session(
@@ -705,6 +738,8 @@ class Connection(ABC):
             self._wake_writers()
         if self._session.has_something_to_do:
             self._schedule()
+        if self._session.look_ms < self._timer_ms:
+            self._arm()
 
     def _on_event(self, event: happened.Event) -> None:
         match event:
@@ -771,9 +806,8 @@ class Connection(ABC):
 
     def _give_back(self, inbox: Inbox) -> None:
         held = inbox._subscription
-        self._give_up(
-            held, [item[0] for item, is_free in held.take(len(held.buffer)) if not is_free]
-        )
+        taken = held.take(len(held.buffer))
+        self._give_up(held, {item[0]: item[1] for item, is_free in taken if not is_free})
 
     def _on_gone(self, subscription: Subscription, error: PeerError) -> None:
         joining = self._joining.pop(subscription.endpoint, None)
@@ -872,10 +906,10 @@ class Connection(ABC):
             self._session.touch(subscription)
         self._schedule()
 
-    def _give_up(self, subscription: Subscription, sequences: list[int]) -> None:
-        """Gives deliveries back at once; nobody waits for the answer."""
-        subscription.drop(sequences)
-        if sequences and not subscription.is_over and self._is_open:
-            fields = (subscription.endpoint, sequences, 0)
+    def _give_up(self, subscription: Subscription, held: dict[int, int]) -> None:
+        """Gives deliveries, attempts by sequence, back at once; nobody waits for the answer."""
+        subscription.lose(held)
+        if held and not subscription.is_over and self._is_open:
+            fields = (subscription.endpoint, list(held), 0, None, list(held.values()))
             self._session.request(Verb.EXTEND, subscription.topic_bytes, fields)
             self._schedule()

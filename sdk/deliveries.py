@@ -79,6 +79,17 @@ class Received:
         return self._step >= PROCESSED
 
     @property
+    def lost(self) -> bool:
+        """Has it gone to another, or will it, though it is not finished? Then stop working on it.
+
+        A ``processed`` that is reported all the same counts if nobody has it by then.
+        """
+        if self._step >= PROCESSED:
+            return False
+        held = self._subscription
+        return held.is_over or held.taken.get(self._item[0]) != self._item[1]
+
+    @property
     def reply_to(self) -> tuple[str, str] | None:
         """Topic and subject that an answer to this request goes to."""
         attributes = self.attributes

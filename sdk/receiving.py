@@ -3,11 +3,13 @@
 I1 The broker may send an endpoint at most its credit. It returns credit by itself when a delivery
    is finished; where nothing but ``sent`` is expected, the client does, once the application has
    taken the message. So ``buffer`` never holds more than ``credit``, and what a lost connection
-   left there.
+   left there. Where no credit was given, ``credit`` follows the consumer's pace.
 I2 A report waits here until the endpoint is on its topic, and is kept until it is answered.
 I3 A delivery that the endpoint holds is in ``buffer``, in ``aside``, in ``taken`` or in a report.
    While the endpoint is off its topic nothing of it is handed out: by the time that it is back,
    others may have it.
+I4 What the broker says has gone is in none of these any more. So a delivery that was handed out,
+   is not finished and not in ``taken`` is lost.
 """
 
 from collections import deque
@@ -17,6 +19,8 @@ from typing import Final
 
 from asterism import limits
 from asterism.message import Header, Mode, Status, decode_header
+from asterism.sdk.credit import CREDIT_FIRST, AdaptiveCredit
+from asterism.sdk.leases import MAX_LEASE_MS, Leases, Looked
 from asterism.wire import Verb, pack_body, pack_part
 
 Item = tuple[int, int, bytes, bytes, bytes]
@@ -76,9 +80,10 @@ class Subscription:
         name: str | None = None,
         group: str | None = None,
         durable: bool | None = None,
-        credit: int = 0,
+        credit: int | None = 0,
         sent_timeout_ms: int | None = None,
         received_timeout_ms: int | None = None,
+        max_lease_ms: int | None = MAX_LEASE_MS,
     ) -> None:
         self.topic = topic
         self.topic_bytes = topic.encode()
@@ -87,7 +92,9 @@ class Subscription:
         self.name = name
         self.group = group
         self.durable = durable
-        self.credit = credit
+        self.adaptive = AdaptiveCredit() if credit is None else None
+        self.credit = CREDIT_FIRST if credit is None else credit
+        self.leases = Leases(max_lease_ms)
         self.timeouts = (sent_timeout_ms, received_timeout_ms)
         self.receiver = ""  # its name, as the broker says
         self.is_ready = False  # on the topic, on this connection
@@ -99,7 +106,11 @@ class Subscription:
         self.aside: list[Item] = []  # of the buffer, until the broker says whose they are
         self.taken: dict[int, int] = {}  # sequence -> attempt: handed out, and not finished
         self.named: dict[int, int] = {}  # the same of all that it said it holds when it came back
+        self.arrived = 0  # deliveries that came, in all
         self.returned = 0  # credit that is to be given back
+        self.lowered = 0  # credit that is to be taken back
+        self.is_paused = False  # all of it, until the consumer asks for something
+        self.is_awaited = False  # has the consumer waited since deliveries came last?
         self.reports: dict[tuple[int, str], Report] = {}
         self.resume_ms = 0
         self.failures = 0
@@ -148,6 +159,52 @@ class Subscription:
 
     # --- deliveries -------------------------------------------------------------------------
 
+    def arrive(self, items: Collection[Item], now_ms: int) -> bool:
+        """Deliveries came; is there credit to take back, since they wait for too long?"""
+        self.buffer += items
+        self.arrived += len(items)
+        self.is_awaited = False
+        if self.adaptive is None or self.is_paused:
+            return False
+        less = self.adaptive.less(self.credit, self.arrived, len(self.buffer), now_ms)
+        self.credit -= less
+        self.lowered += less
+        return less > 0
+
+    def want_more(self, wanted: int, now_ms: int) -> bool:
+        """The consumer would take so many, and has all there is; is there credit to give?"""
+        more = 0
+        if self.is_paused:
+            self.is_paused = False
+            self.returned += self.credit
+            return True
+        if self.adaptive is not None:
+            more = self.adaptive.more(self.credit, self.arrived, len(self.taken), wanted, now_ms)
+            self.credit += more
+            self.returned += more
+        return more > 0
+
+    def look(self, now_ms: int, *, all_: bool = False) -> Looked:
+        """What is held is renewed, or given up after too long; that is held no longer."""
+        waiting = {item[0]: item[1] for item in self.buffer if header_of(item[3]).expect != SENT}
+        looked = self.leases.look(waiting, self.taken, now_ms, all_=all_)
+        if looked.given_up:
+            self.lose(looked.given_up)
+            is_left = not looked.given_up.keys().isdisjoint(waiting)
+            if not self.is_paused and (is_left or not (self.taken or self.is_awaited)):
+                # Its consumer does not even look: what is given up would only come again.
+                self.is_paused = True
+                self.lowered += self.credit
+        return looked
+
+    def lose(self, gone: dict[int, int]) -> None:
+        """Deliveries, by sequence and attempt, are not its own any more: nobody gets them here."""
+        for sequence, attempt in gone.items():
+            if self.taken.get(sequence) == attempt:
+                del self.taken[sequence]
+        if any(gone.get(item[0]) == item[1] for item in self.buffer):
+            self.buffer = deque(item for item in self.buffer if gone.get(item[0]) != item[1])
+
     def take_one(self) -> tuple[Item, bool]:
         """Hands out the next delivery, with whether it needs no report."""
         item = self.buffer.popleft()
@@ -192,12 +249,14 @@ class Subscription:
     @property
     def owes_credit(self) -> bool:
         """Is there enough to give back, or nothing else to come?"""
-        return self.returned > 0 and (self.returned * 4 >= self.credit or not self.buffer)
+        is_enough = self.returned * 4 >= self.credit or not self.buffer
+        return self.lowered > 0 or (self.returned > 0 and is_enough)
 
     def grant_part(self) -> bytes:
         credit, self.returned = self.returned, 0
-        body = pack_body((self.endpoint, min(credit, limits.CREDIT_MAX)))
-        return pack_part(Verb.GRANT, 0, self.topic_bytes, body)
+        less, self.lowered = self.lowered, 0
+        fields = (self.endpoint, min(credit, limits.CREDIT_MAX), less)
+        return pack_part(Verb.GRANT, 0, self.topic_bytes, pack_body(fields if less else fields[:2]))
 
     # --- reports ----------------------------------------------------------------------------
 
@@ -276,8 +335,8 @@ class Subscription:
 
         But not what a pull asked for: that will ask again, and count what it gets.
         """
-        self.is_ready = False
-        self.returned = 0
+        self.is_ready = self.is_paused = False
+        self.returned = self.lowered = 0
         self.resume_ms = 0
         kept: deque[Item] = deque()
         for item in self.buffer:

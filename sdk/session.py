@@ -16,7 +16,7 @@ I2 Nothing but hello is sent before the broker has said welcome.
 I3 No input raises: what is not understood ends the connection (``Lost``), and is sent again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from asterism import limits
@@ -42,6 +42,7 @@ from asterism.sdk.events import (
     Subscribed,
     Welcomed,
 )
+from asterism.sdk.leases import NEVER_MS
 from asterism.sdk.producing import (
     GAPS_MAX,
     MESSAGE_BYTES,
@@ -130,7 +131,25 @@ class Asking:
         self.failures = 0
 
 
-_Entry = Asked | Joining | Asking | Report | Batch
+class Renewing:
+    """Leases of one endpoint that are renewed, or given up; nobody waits for it."""
+
+    __slots__ = ("attempts", "endpoint", "sequences", "subscription", "timeout_ms")
+
+    def __init__(
+        self, subscription: Subscription, held: Sequence[tuple[int, int]], timeout_ms: int | None
+    ) -> None:
+        self.subscription = subscription
+        self.sequences, self.attempts = zip(*held, strict=True)
+        self.timeout_ms = timeout_ms  # None: renewed; 0: given up
+
+    def part(self, number: int) -> bytes:
+        held = self.subscription
+        fields = (held.endpoint, self.sequences, self.timeout_ms, None, self.attempts)
+        return pack_part(Verb.EXTEND, number, held.topic_bytes, pack_body(fields))
+
+
+_Entry = Asked | Joining | Asking | Report | Batch | Renewing
 
 
 class Session:
@@ -171,6 +190,8 @@ class Session:
         self._subscriptions: dict[int, Subscription] = {}
         self._touched: dict[int, Subscription] = {}  # those with reports or credit to send
         self._retries: dict[int, int] = {}  # number of an entry of the table -> when
+        self._looking: dict[int, Subscription] = {}  # those that hold something to be renewed
+        self.look_ms = NEVER_MS  # when the first of them is looked at, or earlier
         self._worker_of: dict[bytes, int] = {}
         self._hello = 0
         self._id = b""  # the name that the broker gave it: who says it may claim what it was given
@@ -267,7 +288,7 @@ class Session:
             return self._opened_ms + WELCOME_MS
         if self._state != _READY:
             return None
-        due = [self._ping_due_ms()]
+        due = [self._ping_due_ms(), self.look_ms]
         due += self._retries.values()
         due += self._lanes_due.values()
         due += [fed.resume_ms for fed in self._fed.values() if fed.resume_ms]
@@ -298,6 +319,8 @@ class Session:
             self._ping(now_ms)
         elif now_ms >= self._ping_due_ms() and not self._pinged:
             self._ping(now_ms)
+        if now_ms >= self.look_ms:
+            self._look(now_ms)
         for number in [number for number, due_ms in self._retries.items() if due_ms <= now_ms]:
             del self._retries[number]
             self._send_entry(number)
@@ -516,6 +539,7 @@ class Session:
         if held.is_over:
             return None
         self._subscriptions.pop(held.endpoint, None)
+        self._looking.pop(held.endpoint, None)
         was_ready = held.is_ready
         if was_ready:  # first what is still to be said on it
             self._send_reports(held)
@@ -534,6 +558,63 @@ class Session:
         """A subscription has reports or credit to send."""
         if not held.is_over:
             self._touched[held.endpoint] = held
+
+    # --- leases -----------------------------------------------------------------------------
+
+    def _begin_looking(self, held: Subscription, now_ms: int) -> None:
+        """It holds something, which is to be renewed in time."""
+        if held.leases.begin(now_ms):
+            self._looking[held.endpoint] = held
+            self.look_ms = min(self.look_ms, held.leases.look_ms)
+
+    def _look(self, now_ms: int) -> None:
+        """Renews what has been held for long enough, of each that is due."""
+        for held in list(self._looking.values()):
+            if held.is_over:
+                del self._looking[held.endpoint]
+            elif held.leases.look_ms <= now_ms:
+                self._look_at(held, now_ms)
+        looks = [held.leases.look_ms for held in self._looking.values()]
+        self.look_ms = min(looks, default=NEVER_MS)
+
+    def _look_at(self, held: Subscription, now_ms: int, *, all_: bool = False) -> None:
+        if not held.is_ready:  # the broker says whose it is, and gives new deadlines with that
+            held.leases.look_later(now_ms)
+            return
+        if held.reports:  # what is finished need not be renewed, and goes first
+            self._send_reports(held)
+        looked = held.look(now_ms, all_=all_)
+        if held.lowered:
+            self.ways.of(held.topic_bytes).append(held.grant_part())
+        self._renew(held, looked.renewed, None)
+        self._renew(held, looked.given_up, 0)
+        if held.leases.look_ms == NEVER_MS:
+            del self._looking[held.endpoint]
+
+    def _renew(self, held: Subscription, leases: dict[int, int], timeout_ms: int | None) -> None:
+        pairs = list(leases.items())
+        for start in range(0, len(pairs), limits.BATCH_MESSAGES_MAX):
+            entry = Renewing(held, pairs[start : start + limits.BATCH_MESSAGES_MAX], timeout_ms)
+            part = entry.part(self._number_for(entry))
+            self.ways.of(held.topic_bytes).append(part)
+
+    def _on_renewed(self, entry: Renewing, body: dict[str, Any], events: list[Event]) -> None:
+        refused = _refused(body.get("refused", ()))
+        if refused and entry.timeout_ms is None:
+            held = entry.subscription
+            attempts = dict(zip(entry.sequences, entry.attempts, strict=True))
+            held.lose({sequence: attempts.get(sequence, 0) for sequence in refused})
+            events.append(Noted(f"{held.topic}: {len(refused)} deliveries have gone to others"))
+
+    def _on_timeouts(self, held: Subscription, body: dict[str, Any], now_ms: int) -> None:
+        """The broker says how long this endpoint may hold a delivery."""
+        sent_ms = _whole(body.get("sent_timeout_ms", 0), "sent_timeout_ms", 0)
+        received_ms = _whole(body.get("received_timeout_ms", 0), "received_timeout_ms", 0)
+        if held.leases.set_timeouts(sent_ms, received_ms) and held.is_ready:
+            self._look_at(held, now_ms, all_=True)
+            self.look_ms = min(self.look_ms, held.leases.look_ms)
+        elif held.buffer or held.taken:
+            self._begin_looking(held, now_ms)
 
     # --- what is received -------------------------------------------------------------------
 
@@ -696,7 +777,7 @@ class Session:
     def _forget_answers(self, is_of_it: Callable[[bytes], bool]) -> None:
         """What was sent there will not be answered, and the endpoints there are gone."""
         for number, entry in list(self._table.items()):
-            if isinstance(entry, Batch | Report | Asking) and is_of_it(_topic_of(entry)):
+            if isinstance(entry, Batch | Report | Asking | Renewing) and is_of_it(_topic_of(entry)):
                 del self._table[number]
                 if isinstance(entry, Report):
                     entry.subscription.put_back(entry)
@@ -801,17 +882,31 @@ class Session:
             events.append(LaneOpened(claimed))  # now it has what comes next
             return
         entry = self._table.get(request)
-        if entry is None or isinstance(entry, Batch):
+        if request == 0:
+            self._on_unasked(body, now_ms)
+        elif entry is None or isinstance(entry, Batch):
             return
-        if type(body) is not dict:
+        elif type(body) is not dict:
             raise PeerError("bad_request", "a reply that is not a map")
+        elif isinstance(entry, Asked):
+            events.append(Replied(request, body))
+            self.forget(request)
+        else:
+            self._on_answer(entry, body, now_ms, events)
+            del self._table[request]
+
+    def _on_answer(
+        self,
+        entry: Joining | Asking | Report | Renewing,
+        body: dict[str, Any],
+        now_ms: int,
+        events: list[Event],
+    ) -> None:
         match entry:
-            case Asked():
-                events.append(Replied(request, body))
-                self.forget(request)
-                return
             case Joining():
-                self._on_joined(entry, body, events)
+                self._on_joined(entry, body, now_ms, events)
+            case Renewing():
+                self._on_renewed(entry, body, events)
             case Asking():
                 self._on_outcomes(entry, body, events)
             case Report():
@@ -823,9 +918,17 @@ class Session:
                 entry.subscription.failures = 0
                 for token in entry.tokens:
                     events.append(Reported(token, refused, None))
-        del self._table[request]
 
-    def _on_joined(self, entry: Joining, body: dict[str, Any], events: list[Event]) -> None:
+    def _on_unasked(self, body: Any, now_ms: int) -> None:
+        """The deadlines of an endpoint have changed, or nothing that this version knows of."""
+        number = body.get("endpoint") if type(body) is dict else None
+        held = self._subscriptions.get(number) if type(number) is int else None
+        if held is not None:
+            self._on_timeouts(held, body, now_ms)
+
+    def _on_joined(
+        self, entry: Joining, body: dict[str, Any], now_ms: int, events: list[Event]
+    ) -> None:
         held = entry.subscription
         held.receiver = str(body.get("receiver", ""))
         held.is_ready = held.was_ready = True
@@ -834,6 +937,7 @@ class Session:
         events.append(Subscribed(held))
         if held.came_back(self._id, _sequences(body.get("lost", ()))):
             events.append(Delivered(held))
+        self._on_timeouts(held, body, now_ms)
         self.touch(held)
         if held.reports:
             self._send_reports(held)
@@ -862,14 +966,30 @@ class Session:
             return  # of something that nobody waits for any more
         if error.code == "busy":
             self.last_busy = now_ms, error
+        self._on_refused(entry, request, error, now_ms, events)
+
+    def _on_refused(
+        self, entry: _Entry, request: int, error: PeerError, now_ms: int, events: list[Event]
+    ) -> None:
         if isinstance(entry, Batch):
             self._on_batch_refused(entry, request, error, now_ms, events)
+        elif isinstance(entry, Renewing):
+            self._on_not_renewed(entry, request, error, now_ms)
         elif isinstance(entry, Asked) and entry.verb == Verb.ORDER and error.code == "wrong_state":
             return  # sent again, though it waits there already: its answer is still to come
         elif error.code == "busy" or self._came_too_early(entry, error):
             self._try_later(entry, request, error, now_ms)
         else:
             self._on_entry_refused(entry, request, error, events)
+
+    def _on_not_renewed(self, entry: Renewing, request: int, error: PeerError, now_ms: int) -> None:
+        """Nothing was renewed: where the broker is only busy, it is looked at again soon."""
+        del self._table[request]
+        held = entry.subscription
+        if error.code == "busy" and held.endpoint in self._looking:
+            due_ms = now_ms + max(retry_pause_ms(error, 0), 1)
+            held.leases.look_ms = min(held.leases.look_ms, due_ms)
+            self.look_ms = min(self.look_ms, due_ms)
 
     def _came_too_early(self, entry: _Entry, error: PeerError) -> bool:
         """Has the topic's worker restarted, so that the endpoint is not there yet again?
@@ -1050,7 +1170,10 @@ class Session:
         held = self._subscriptions.get(body[0])
         if held is not None and self._state == _READY:  # else it fails over by itself
             # What waited for a new endpoint comes ahead of the answer to its subscription.
-            held.buffer += _items(body[2])
+            if held.arrive(_items(body[2]), now_ms):
+                self.touch(held)
+            if held.leases.look_ms == NEVER_MS:
+                self._begin_looking(held, now_ms)
             events.append(Delivered(held))
 
     def _on_gone(
@@ -1067,6 +1190,7 @@ class Session:
         held.is_ready = False
         self._subscriptions.pop(held.endpoint, None)
         self._touched.pop(held.endpoint, None)
+        self._looking.pop(held.endpoint, None)
         events.append(Gone(held, error))
 
 
@@ -1085,11 +1209,11 @@ _HANDLERS: Final[dict[int, _Handler]] = {
 }
 
 
-def _topic_of(entry: Batch | Report | Asking) -> bytes:
+def _topic_of(entry: Batch | Report | Asking | Renewing) -> bytes:
     match entry:
         case Batch(producer=producer):
             return producer.identity.topic
-        case Report(subscription=held):
+        case Report(subscription=held) | Renewing(subscription=held):
             return held.topic_bytes
         case Asking(identity=identity):
             return identity.topic
@@ -1104,7 +1228,7 @@ def _misunderstood(error: PeerError) -> Lost:
 
 def _whole(value: object, name: str, least: int) -> int:
     if type(value) is not int or value < least:
-        raise PeerError("bad_request", f"a welcome with a wrong {name}")
+        raise PeerError("bad_request", f"a wrong {name}")
     return value
 
 

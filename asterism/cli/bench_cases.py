@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from asterism.cli.bench_clients import BenchError, Client, Member, Plan, Shared, answers, shared
 from asterism.cli.bench_report import Bar, Report, memory_of, percentile, slope
-from asterism.sdk.aio import CREDIT
 from asterism.testing import Broker
 
 BATCH: Final = 100
@@ -131,11 +130,11 @@ class Bench:
         return topic
 
     def subscribe(
-        self, label: str, topics: Sequence[str], names: Sequence[Any], credit: int | None = None
+        self, label: str, topics: Sequence[str], names: Sequence[Any], credit: int | None
     ) -> None:
-        """Subscribes the consumer, until the case ends."""
+        """Subscribes the consumer, until the case ends; with no credit given, it adapts."""
         self.labels.append(label)
-        self.consumer.ask("subscribe", label, topics, names, credit or self.options.credit)
+        self.consumer.ask("subscribe", label, topics, names, credit)
 
     def end_case(self) -> None:
         """Deletes what a case has made."""
@@ -244,7 +243,9 @@ def publish(bench: Bench) -> None:
     bench.report.add("publish", contestant.what, bench.race([contestant])[0], RATE)
 
 
-def _queue(bench: Bench, case: str, what: str, plan: Plan, name: Any, credit: int) -> Contestant:
+def _queue(
+    bench: Bench, case: str, what: str, plan: Plan, name: Any, credit: int | None
+) -> Contestant:
     """One receiver on a topic of its own, and what it does end to end."""
     topic, label = bench.topic(f"{case}-{credit}"), f"{case}-{credit}"
     if label not in bench.labels:
@@ -265,7 +266,7 @@ def durable(bench: Bench) -> float:
         "durable",
         _queue(bench, "durable", what, plan, "bench", credit),
         _queue(bench, "durable", f"same, at most {AHEAD_MAX:,} ahead", in_step, "bench", credit),
-        _queue(bench, "durable", f"same, credit {CREDIT}", plan, "bench", CREDIT),
+        _queue(bench, "durable", "same, credit that adapts", plan, "bench", None),
     )
 
 
@@ -295,7 +296,7 @@ def receipts(bench: Bench) -> None:
 def latency(bench: Bench) -> None:
     """One message in flight: publish to accepted, and to delivered."""
     case, topic = "latency", bench.topic("latency")
-    bench.subscribe(case, [topic], ["bench"])
+    bench.subscribe(case, [topic], ["bench"], bench.options.credit)
 
     def run(count: int) -> tuple[list[float], list[float]]:
         bench.consumer.tell("consume_each", case, count)
@@ -388,7 +389,7 @@ def _passing(bench: Bench, case: str, wishes: dict[str, Any]) -> None:
     bench.compare(
         case,
         _queue(bench, case, what, plan, None, credit),
-        _queue(bench, case, f"same, credit {CREDIT}", plan, None, CREDIT),
+        _queue(bench, case, "same, credit that adapts", plan, None, None),
     )
 
 
@@ -413,7 +414,7 @@ def _fan(
     for many in receivers:
         label, topic = f"{case}-{many}", bench.topic(f"{case}-{many}")
         names = [f"bench-{n}" if named else None for n in range(many)]
-        bench.subscribe(label, [topic], names)
+        bench.subscribe(label, [topic], names, bench.options.credit)
 
         def run(count: int, topic: str = topic, label: str = label, many: int = many) -> float:
             ahead = None if named else AHEAD_MAX
@@ -446,7 +447,7 @@ def topics(bench: Bench) -> None:
     many = [bench.topic(f"many-{number}") for number in range(bench.options.topics)]
     sets = {"one topic": [bench.topic("one")], f"{len(many):,} topics": many}
     for label, names in sets.items():
-        bench.subscribe(label, names, ["bench"])
+        bench.subscribe(label, names, ["bench"], bench.options.credit)
     contestants = []
     for batch in (BATCH, 10):
         for label, names in sets.items():
@@ -471,7 +472,7 @@ def endpoints(bench: Bench) -> None:
     """Many idle endpoints on the very topic, beside none: before, with, after."""
     case, topic = "endpoints", bench.topic("endpoints")
     many = bench.options.endpoints
-    bench.subscribe(case, [topic], ["bench"])
+    bench.subscribe(case, [topic], ["bench"], bench.options.credit)
 
     def run(count: int) -> float:
         return bench.end_to_end(case, Plan([topic], count, BATCH, QUEUE))
@@ -509,7 +510,7 @@ def _stalled(bench: Bench, mode: str, wishes: dict[str, Any], named: bool) -> No
     topic, label = bench.topic(f"stalled-{mode}"), f"stalled-{mode}"
     count = max(bench.options.messages // 2, 1)
     other = bench.client("other")
-    bench.subscribe(label, [topic], ["a" if named else None])
+    bench.subscribe(label, [topic], ["a" if named else None], bench.options.credit)
     ahead = None if named else AHEAD_MAX
 
     def alone(count: int) -> float:
@@ -585,7 +586,7 @@ def soak(bench: Bench) -> None:
     whole_s = bench.options.soak * 60
     rate = _highest_rate(bench) / 2
     topic = bench.topic("soak")
-    bench.subscribe("soak", [topic], ["bench"])
+    bench.subscribe("soak", [topic], ["bench"], bench.options.credit)
     sample_s = min(SAMPLE_S, whole_s / 6)
     count = max(round(rate * sample_s / BATCH) * BATCH, BATCH)
     samples: list[dict[str, float]] = []

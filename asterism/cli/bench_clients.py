@@ -349,7 +349,7 @@ class Member:
     # --- receiving ------------------------------------------------------------------------------
 
     async def subscribe(
-        self, label: str, topics: Sequence[str], names: Sequence[Any], credit: int
+        self, label: str, topics: Sequence[str], names: Sequence[Any], credit: int | None
     ) -> None:
         """Subscribes to every topic under every name; one without a name is not durable."""
         pairs = [(topic, name) for topic in topics for name in names]

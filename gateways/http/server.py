@@ -512,7 +512,9 @@ async def _serve(config: Config, environ: Mapping[str, str], name: str) -> None:
     host, port = listening.getsockname()[:2]
     origins = origins_and_hosts(environ, host)
     all_of = Connections(patience_of(environ, _allow_many_files()))
-    async with connect(await _address(config), name, timeout=CONNECT_S) as node:
+    # What is pulled here is held by somebody without a session: the broker's deadlines are for him.
+    address = await _address(config)
+    async with connect(address, name, timeout=CONNECT_S, max_lease=0) as node:
         application = Application(node, limits, environ.get("MQ_ADMIN_PASSWORD", ""), origins)
         settings = uvicorn.Config(
             application,

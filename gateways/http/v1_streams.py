@@ -33,6 +33,7 @@ from asterism.gateways.http.v1_input import Query, fields_of, reports_of
 from asterism.sdk import arguments
 from asterism.sdk.aio import Delivery, Inbox, Node
 from asterism.sdk.arguments import ARGUMENT_ERRORS
+from asterism.sdk.connection import MAX_LEASE
 
 STREAMS_MAX: Final = 4_096  # subscriptions through one process; the next is refused with busy
 CREDIT: Final = 256  # deliveries out at a time, unless a client says otherwise
@@ -133,6 +134,7 @@ class Streams:
                 credit=CREDIT if credit is None else checks.whole("credit", credit, 0, CREDIT_MAX),
                 sent_timeout=query.number("sent_timeout"),
                 received_timeout=query.number("received_timeout"),
+                max_lease=MAX_LEASE,  # a client that is connected keeps what it holds
                 timeout=TIMEOUT_S,
             )
         except BaseException:
@@ -291,6 +293,9 @@ class Conversation(Writer):
         if reports:
             inbox = self.inbox
             refused = await reported(self._node, inbox.topic, inbox.receiver, reports)
+            for report in reports:
+                if report.status != "received":
+                    inbox._subscription.drop(report.sequences)  # it is kept no longer
             await self._say("reported", {"refused": refused})
 
 

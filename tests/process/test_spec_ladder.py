@@ -123,7 +123,7 @@ async def test_processed_after_its_deadline_completes_what_nobody_else_holds(
     node: Node, topic: str
 ) -> None:
     await node.create_topic(topic, sent_timeout=SOON)
-    inbox = await node.subscribe(topic, name="r", credit=1)
+    inbox = await node.subscribe(topic, name="r", credit=1, max_lease=0)
     receipt = await node.publish(topic, b"", expect="processed", max_receivers=1)
     delivery = await inbox.receive(WAIT_S)
     await inbox.set_interests("nothing")  # so that it waits when it comes back
@@ -200,7 +200,7 @@ async def test_a_passed_deadline_makes_a_delivery_unreachable_and_it_comes_again
 ) -> None:
     settings: dict[str, Any] = {passing: SOON}
     await node.create_topic(topic, **settings)
-    inbox = await node.subscribe(topic, name="r")
+    inbox = await node.subscribe(topic, name="r", max_lease=0)
     receipt = await node.publish(topic, b"", expect="processed", max_receivers=1)
     first = await inbox.receive(WAIT_S)
     if passing == "received_timeout":
@@ -215,7 +215,7 @@ async def test_a_passed_deadline_makes_a_delivery_unreachable_and_it_comes_again
 @with_a_client
 async def test_a_receiver_may_have_deadlines_of_its_own(node: Node, topic: str) -> None:
     patient = await node.subscribe(topic, name="patient")
-    hasty = await node.subscribe(topic, name="hasty", sent_timeout=SOON)
+    hasty = await node.subscribe(topic, name="hasty", sent_timeout=SOON, max_lease=0)
     await node.publish(topic, b"", expect="processed")
     first = await hasty.receive(WAIT_S)
     assert (await hasty.receive(WAIT_S)).attempt == first.attempt + 1
@@ -226,7 +226,7 @@ async def test_a_receiver_may_have_deadlines_of_its_own(node: Node, topic: str) 
 @with_a_client
 async def test_deadlines_run_only_up_to_the_expectation(node: Node, topic: str) -> None:
     await node.create_topic(topic, received_timeout=SOON)
-    inbox = await node.subscribe(topic, name="r")
+    inbox = await node.subscribe(topic, name="r", max_lease=0)
     await node.publish(topic, b"is done", expect="received", max_receivers=1)
     await node.publish(topic, b"is not", expect="processed", max_receivers=1)
     for delivery in await receive(inbox, 2):
@@ -240,7 +240,7 @@ async def test_deadlines_run_only_up_to_the_expectation(node: Node, topic: str) 
 async def test_a_deadline_may_be_extended_any_number_of_times(node: Node, topic: str) -> None:
     await node.create_topic(topic, sent_timeout=SOON)
     await publish_for_one(node, topic, b"extended", b"measure")
-    inbox = await node.subscribe(topic, name="r")
+    inbox = await node.subscribe(topic, name="r", max_lease=0)
     extended, _ = await receive(inbox, 2)
     await extended.extend(NOT_SOON)
     # The other one passes its own deadline again and again meanwhile.
@@ -255,7 +255,7 @@ async def test_a_deadline_may_be_extended_any_number_of_times(node: Node, topic:
 async def test_a_deadline_that_is_extended_on_entry_holds(node: Node, topic: str) -> None:
     await node.create_topic(topic, received_timeout=SOON)
     await publish_for_one(node, topic, b"extended", b"measure")
-    inbox = await node.subscribe(topic, name="r")
+    inbox = await node.subscribe(topic, name="r", max_lease=0)
     extended, measure = await receive(inbox, 2)
     async with extended:
         await extended.extend(NOT_SOON)

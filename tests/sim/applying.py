@@ -262,7 +262,12 @@ class Applying(Ledger):
     def grant(self, command: ask.Grant, body: dict[str, Any], now_ms: int) -> None:
         endpoint = self.endpoint(command.node, command.endpoint)
         if endpoint is not None:
-            endpoint.credit += command.credit
+            unused = min(endpoint.credit, command.less)
+            endpoint.credit -= unused
+            endpoint.owed += command.less - unused
+            paid = min(endpoint.owed, command.credit)
+            endpoint.owed -= paid
+            endpoint.credit += command.credit - paid
 
     def pull(self, command: ask.Pull, body: dict[str, Any], now_ms: int) -> None:
         endpoint = self.found(command.node, command.endpoint)
@@ -414,18 +419,31 @@ class Applying(Ledger):
     def extend(self, command: ask.Extend, body: dict[str, Any], now_ms: int) -> None:
         receiver = self.reporter(command.node, command.endpoint, command.receiver)
         refused = []
+        attempts = dict(zip(command.sequences, command.attempts or (), strict=False))
         for sequence in dict.fromkeys(command.sequences):
             out = receiver.held.get(sequence)
-            if out is None:
+            if attempts and (out is None or attempt_of(out) != attempts[sequence]):
+                refused.append((sequence, "not_yours"))
+            elif out is None:
                 code = self.late(receiver, sequence, Status.RECEIVED, [], now_ms)
                 if code is not None:
                     refused.append((sequence, code))
             elif command.timeout_ms == 0:
                 self.unreachable(out, now_ms)
+            elif command.timeout_ms is None:
+                self.renew_lease(out, now_ms)
             else:
                 out.deadline_ms = now_ms + command.timeout_ms
                 out.extended = True
         self.check_refused(refused, body)
+
+    def renew_lease(self, out: Out, now_ms: int) -> None:
+        """Its deadline begins anew; one that it asked for, and is later, stays."""
+        deadline_ms = now_ms + self.timeout_ms(out.receiver, out.status)
+        if not out.extended or out.deadline_ms < deadline_ms:
+            out.deadline_ms = deadline_ms
+            out.extended = False
+        out.started_ms = now_ms
 
     # --- the topic --------------------------------------------------------------------------
 
@@ -644,3 +662,7 @@ _FOLLOW: dict[type, _Follow] = {
     ask.Complete: Applying.complete,
     ask.Fail: Applying.fail_order,
 }
+
+
+def attempt_of(out: Out) -> int:
+    return out.message.fate(out.receiver).attempts

@@ -335,8 +335,8 @@ class Consumer(Client):
         )
         self.send(seat.topic, command)
 
-    def give_credit(self, seat: Seat, credit: int) -> None:
-        command = ask.Grant(self.node, self.world.request(), seat.number, credit)
+    def give_credit(self, seat: Seat, credit: int, less: int = 0) -> None:
+        command = ask.Grant(self.node, self.world.request(), seat.number, credit, less)
         self.send(seat.topic, command)
 
     def serve_well(self, seat: Seat) -> None:
@@ -373,16 +373,25 @@ class Consumer(Client):
             self.report(seat, Status.RECEIVED, pairs)
             return
         elif roll < self.fails + 0.22:
-            timeout_ms = rng.choice((0, 300, 4_000))
-            command = ask.Extend(
-                self.node, self.world.request(), seat.number, tuple(chosen), timeout_ms
-            )
-            self.send(seat.topic, command)
+            self.extend(seat, chosen)
             return
         else:
             self.report(seat, Status.PROCESSED, pairs)
         for sequence in chosen:
             seat.past.append((sequence, seat.held.pop(sequence)[0]))
+
+    def extend(self, seat: Seat, chosen: list[int]) -> None:
+        """Moves deadlines; or renews the leases of some, or of all that it holds."""
+        rng, number = self.world.rng, self.world.request()
+        timeout_ms = rng.choice((0, 300, 4_000, None, None))
+        sequences, attempts = tuple(chosen), None
+        if timeout_ms is None or rng.random() < 0.3:
+            sequences = tuple(seat.held) if rng.random() < 0.7 else sequences
+            attempts = tuple(seat.held[sequence][0] for sequence in sequences)
+        command = ask.Extend(
+            self.node, number, seat.number, sequences, timeout_ms, attempts=attempts
+        )
+        self.send(seat.topic, command)
 
     def fidget(self, seat: Seat) -> None:
         """What a consumer does now and then: other interests, old reports, leaving."""
@@ -397,7 +406,8 @@ class Consumer(Client):
         elif roll < 0.8 and seat.pull is not None:
             self.send(seat.topic, ask.CancelWait(node, request, seat.pull))
         elif roll < 0.9:
-            self.give_credit(seat, rng.randint(1, 3))
+            less = 0 if seat.pulls else rng.choice((0, 0, 1, 4))
+            self.give_credit(seat, rng.randint(less == 0, 3), less)
         else:
             self.send(seat.topic, ask.Unsubscribe(node, request, seat.number))
             seat.leave()

@@ -120,7 +120,9 @@ class Ledger:
         endpoint = out.endpoint
         if endpoint is not None and out.returns_credit:
             there = out.receiver.endpoints.get((endpoint.node, endpoint.number)) is endpoint
-            endpoint.credit += there
+            is_paid = there and endpoint.owed > 0
+            endpoint.owed -= is_paid
+            endpoint.credit += there and not is_paid
 
     def back(self, out: Out) -> None:
         """It is out no longer, and owed again."""

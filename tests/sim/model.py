@@ -70,6 +70,7 @@ class Endpoint:
     receiver: "Receiver"
     interests: tuple[str, ...]
     credit: int = 0
+    owed: int = 0  # credit that was taken back while deliveries had it
     pull: int | None = None  # the request of the pull that waits
     pull_left: int = 0
     pull_taken: int = 0

@@ -523,8 +523,8 @@ def test_a_documented_bound_of_each_entry_is_the_bound(
 
 @pytest.mark.parametrize(
     ("verb", "index"),
-    [(Verb.AWAIT_RECEIPTS, 2), (Verb.REPORT, 5)],
-    ids=["AWAIT_RECEIPTS.sequences", "REPORT.attempts"],
+    [(Verb.AWAIT_RECEIPTS, 2), (Verb.REPORT, 5), (Verb.EXTEND, 4)],
+    ids=["AWAIT_RECEIPTS.sequences", "REPORT.attempts", "EXTEND.attempts"],
 )
 def test_what_goes_with_others_is_as_many_as_they_are(verb: Verb, index: int) -> None:
     assert "as many as" in field_rows(verb)[index][3]

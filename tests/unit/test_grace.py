@@ -242,7 +242,8 @@ def test_a_copy_of_the_log_is_kept_for_its_holder(away: Away) -> None:
 def test_what_an_endpoint_names_is_out_with_it_again_and_is_not_sent_again(away: Away) -> None:
     broker, sequence = broker_with_one_out()
     away(broker)
-    assert come_back(broker, A, (sequence, 1)) == {"receiver": "crew"}
+    told = come_back(broker, A, (sequence, 1))
+    assert told["receiver"] == "crew" and "lost" not in told
     crew(broker, B)
     broker.advance(2 * GRACE_MS)
     assert broker.taken(A) == broker.taken(B) == []
