@@ -285,7 +285,7 @@ def _count_parked(actor: TopicActor) -> None:
 def _forget_passing(actor: TopicActor) -> None:
     """Deletes what receivers that lived with their connection have left behind."""
     keys, rows = actor.keys, actor.rows
-    for kind in "dwx":
+    for kind in "dwxk":
         low, high = keys.range_of(kind)
         start = low
         while (found := next(iter(rows.scan(start, high)), None)) is not None:
