@@ -162,11 +162,12 @@ def test_one_that_comes_back_is_before_those_of_a_better_priority(
 
 
 @every_kind
+@pytest.mark.parametrize("credit", [1, 9])
 def test_a_delayed_one_takes_its_place_when_it_is_due_and_holds_nobody_up_before(
-    kind: Kind,
+    kind: Kind, credit: int
 ) -> None:
     broker = CoreBroker()
-    broker.subscribe(name="worker")
+    broker.subscribe(name="worker", credit=credit)
     broker.publish(b"k1", ordering_key="k", deliver_ms=START_MS + 5_000, **kind)
     publish(broker, {"k2": 0, "k3": 0, "k4": 0}, **kind)
     (second,) = broker.take()
@@ -180,14 +181,19 @@ def test_a_delayed_one_takes_its_place_when_it_is_due_and_holds_nobody_up_before
 @across_restarts
 def test_one_that_is_renewed_goes_to_the_end_of_its_key(kind: Kind, restarts: bool) -> None:
     broker = CoreBroker()
-    broker.subscribe(name="worker", credit=1)
-    first, *_ = publish(broker, {"k1": 0, "k2": None, "k3": 5, "k4": None}, **kind)
+    broker.subscribe(name="worker", credit=2)
+    wishes = {"held": None, "k1": 0, "k2": None, "k3": 5, "k4": None}
+    _, first, *_ = publish(broker, wishes, **kind)
     broker.take()
     broker.failed(first)
     broker.renew(first)
-    come_back(broker, restarts, name="worker", credit=1)
-    broker.inbox[b"consumer", 1] = broker.inbox[b"consumer", 1][-1:]
-    assert finish_all(broker) == "k2 k3 k4 k1"
+    (second,) = broker.take()
+    if restarts:
+        come_back(broker, restarts, name="worker", credit=2)
+        second = broker.take()[-1]
+    assert second.payload == b"k2"
+    broker.processed(second.sequence)
+    assert finish_all(broker) == "k3 k4 k1", "one before it is held, so that its floor is low"
 
 
 @durable_kinds
@@ -263,6 +269,21 @@ def test_what_is_behind_one_that_ends_while_it_waits_may_go(kind: Kind, how: str
         broker.set_interests("a")
     broker.processed(other.sequence)
     assert broker.taken()[0] == b"k2"
+
+
+def test_what_is_behind_one_that_ends_on_disk_alone_may_go(small_limits: None) -> None:
+    broker = CoreBroker()
+    broker.subscribe(name="worker", credit=0)
+    kind = {"max_receivers": None}
+    (first,) = publish(broker, {"k1": None}, expires_ms=START_MS + 1_000, **kind)
+    publish(broker, {"k2": 0, **{f"x{number}": 1 for number in range(9)}}, **kind)
+    broker.grant(1)  # k2 comes to the head and is set aside
+    (other,) = broker.take()
+    assert other.payload == b"x0"
+    assert first not in broker.actor.receivers.find("worker").known, "it is on disk alone"
+    broker.advance(2_000)
+    broker.processed(other.sequence)
+    assert broker.taken() == [b"k2"]
 
 
 def test_a_place_that_is_parked_does_not_hold_up_the_rest_of_a_key() -> None:
