@@ -10,10 +10,9 @@ from itertools import repeat
 from asterism import limits
 from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, POOL_KIND, Delivery, Message
 from asterism.actors.endings import EXPIRED, FAILED, OK, status_name
+from asterism.actors.ordering import Ordering
 from asterism.actors.pool import Lane
-from asterism.actors.queue import ONE
 from asterism.actors.receivers import Endpoint, Receiver
-from asterism.actors.retry import Retry
 from asterism.actors.runs import Run
 from asterism.commands import Incoming
 from asterism.effects import Deliver, Reply
@@ -24,7 +23,7 @@ from asterism.storage.records import decode_exception
 _SENT = Status.SENT  # a member of an enumeration is slow to look up
 
 
-class Dispatch(Retry):
+class Dispatch(Ordering):
     """Sends waiting deliveries to receivers with credit."""
 
     def pump(self, now_ms: int) -> None:
@@ -317,14 +316,8 @@ class Dispatch(Retry):
         """Takes a head off its window; False if it may not go now: it is over, or set aside."""
         message = delivery.message
         key = message.header.ordering_key
-        if key is not None:
-            locks, audience = receiver.locks, ONE
-            if lane is not None:
-                locks, audience = self.pool.locks, lane.audience
-            if not locks.admits(key, delivery.sequence):
-                if locks.set_aside(key, delivery, audience):
-                    self.take_off(delivery, lane, receiver)
-                return False
+        if key is not None and not self.is_its_turn(delivery, key, lane, receiver):
+            return False
         if message.expires_ms <= now_ms and message.kind != MEMORY_KIND:
             self.take_off(delivery, lane, receiver)
             self.expire_waiting(delivery, now_ms)
@@ -346,14 +339,6 @@ class Dispatch(Retry):
         if lane is not None:
             return lane.head(self.pool.frontier) is not delivery
         return self.own_head(receiver) is not delivery
-
-    def take_off(self, delivery: Delivery, lane: Lane | None, receiver: Receiver) -> None:
-        if lane is not None:
-            lane.take(delivery)
-        elif delivery.message.kind == LOG_KIND:
-            receiver.window.remove(delivery)
-        else:
-            receiver.copies.remove(delivery)
 
     def take_place_out(self, delivery: Delivery, receiver: Receiver) -> bool:
         """One of the places of a message with ``max_receivers``, if one is free."""
@@ -520,6 +505,11 @@ class Dispatch(Retry):
             return False
         while (best := self.first_of_all()) is not None:
             message = best.message
+            is_its_turn = self.may_be_chosen(best)
+            if is_its_turn is None:
+                return False
+            if not is_its_turn:
+                continue
             if message.kind == MEMORY_KIND or message.expires_ms > now_ms:
                 self.current = message.sequence
                 self.current_sent = False

@@ -3,6 +3,7 @@
 from hashlib import blake2b
 
 from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, Delivery, Message
+from asterism.actors.keyorder import ONLINE, PUSHED
 from asterism.actors.leases import Page
 from asterism.actors.log import Places
 from asterism.actors.receivers import Endpoint, Receiver
@@ -187,8 +188,17 @@ class Endings(TopicState):
                 self.asked -= 1
         if message.producer is not None:
             self.resolve(message, verdict, statuses, now_ms)
-        self.release_pool_key(delivery)
+        self.leave_pool_key(delivery)
         self.resolved_current(sequence)
+
+    def leave_pool_key(self, delivery: Delivery) -> None:
+        """A message of the pool waits no more: it is out of the order of its key."""
+        message = delivery.message
+        key = message.header.ordering_key
+        if key is not None:
+            if message.kind != MEMORY_KIND:
+                self.key_order.delete(POOL, key, delivery.rank)
+            self.release_pool_key(delivery)
 
     def release_pool_key(self, delivery: Delivery) -> None:
         key = delivery.message.header.ordering_key
@@ -200,6 +210,9 @@ class Endings(TopicState):
         """A push or online message is over."""
         if self.memory.pop(message.sequence, None) is not None and self.memory_bytes:
             self.memory_bytes -= message.large_bytes
+        key = message.header.ordering_key
+        if key is not None:
+            self.key_order.leave(list_of(message), key, message.sequence)
 
     def remember_payload(self, payload: bytes, sequence: int, kind: int) -> None:
         """A unique topic takes this payload from nobody else while its message lives."""
@@ -275,8 +288,11 @@ class Endings(TopicState):
         delivery.waits = False
         self.log.forget(delivery, receiver)
         if delivery.placed:
-            self.rows.delete(self.keys.waiting(receiver.number, delivery.rank))
-            self.rows.delete(self.keys.exception(receiver.number, delivery.sequence))
+            number, key = receiver.number, delivery.message.header.ordering_key
+            self.rows.delete(self.keys.waiting(number, delivery.rank))
+            self.rows.delete(self.keys.exception(number, delivery.sequence))
+            if key is not None:
+                self.key_order.delete(number, key, delivery.rank)
             delivery.placed = False
         self.forget_returned(receiver.number, delivery.sequence)
 
@@ -364,9 +380,12 @@ class Endings(TopicState):
 
     def release_receiver_key(self, delivery: Delivery, receiver: Receiver) -> None:
         key = delivery.message.header.ordering_key
-        if key is None:
-            return
-        for following in receiver.locks.release(key, delivery.sequence):
+        if key is not None:
+            self.reopen_key(key, delivery.sequence, receiver)
+
+    def reopen_key(self, key: str, sequence: int, receiver: Receiver) -> None:
+        """This one holds the key no more, or holds nobody up: those set aside wait again."""
+        for following in receiver.locks.release(key, sequence):
             self.wait_for_turn(following, receiver)
             self.hungry[receiver] = None
 
@@ -390,10 +409,22 @@ class Endings(TopicState):
         for key, _ in list(self.rows.scan(*self.keys.fared_all(sequence))):
             self.rows.delete(key)
         self.places.pop(sequence, None)
+        self.leave_log_key(message, [])
         self.forget_returned_everywhere(sequence)
         self.log_held -= is_held(message.flags)
         self.head_dirty = True
         self.resolved_current(sequence)
+
+    def leave_log_key(self, message: Message, kept_by: list[int]) -> None:
+        """A log message is over, but for these: what is behind it in the order of its key may go,
+        also with those who have it on disk alone."""
+        key, sequence = message.header.ordering_key, message.sequence
+        if key is None:
+            return
+        self.key_order.delete(COMMON, key, sequence)
+        for number in self.receivers.audience(message.header.subjects):
+            if number not in kept_by:
+                self.reopen_key(key, sequence, self.receivers.by_number[number])
 
     def withdraw_copies(self, message: Message) -> None:
         """Nobody gets it any more; what is out comes back without a trace."""
@@ -599,6 +630,11 @@ class Endings(TopicState):
             # With ``max_receivers`` it is resolved by its verdict, and not before.
             if not self.current_for and message.header.max_receivers is None:
                 self.resolved_current(message.sequence)
+
+
+def list_of(message: Message) -> int:
+    """The list of the order of keys in which a message in memory is."""
+    return PUSHED if message.copies is None else ONLINE
 
 
 def status_name(status: Status) -> str:

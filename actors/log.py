@@ -21,7 +21,14 @@ from asterism.actors.pool import message_of
 from asterism.actors.receivers import Receiver, Receivers
 from asterism.message import Header, Status
 from asterism.rows import Rows
-from asterism.storage.keys import COMMON, NONE_RANK, RANK_END, TopicKeys, number_at_end
+from asterism.storage.keys import (
+    COMMON,
+    NONE_RANK,
+    RANK_END,
+    TopicKeys,
+    number_at_end,
+    position_of,
+)
 from asterism.storage.records import (
     NATURAL,
     PARKED,
@@ -191,9 +198,16 @@ class Log:
                 # Its message ended while its place was on disk alone, and nobody looked there.
                 rows.delete(key)
                 rows.delete(keys.exception(number, sequence))
+                self._leave_key_order(number, rank)
                 yield rank, sequence, None, None
                 continue
             yield rank, sequence, decode_record(row), decode_exception(exception)
+
+    def _leave_key_order(self, number: int, rank: int) -> None:
+        """Of a message that is gone, the ordering key is not known: few are moved at a time."""
+        for key, _ in list(self._rows.scan(*self._keys.keyed_of(number))):
+            if number_at_end(key) == position_of(rank):
+                self._rows.delete(key)
 
     def _is_withdrawn(self, row: bytes, number: int, sequence: int) -> bool:
         """Is it there for those alone who have it parked or renewed, and this one has neither?"""
@@ -273,6 +287,17 @@ class Log:
         if exception is not None:
             return decode_exception(exception)[0] == PLACED
         return sequence >= receiver.floor and not self._is_excepted(receiver, sequence)
+
+    def waits_for(self, receiver: Receiver, sequence: int) -> bool:
+        """Does a log message that this receiver has not moved wait for it, or is it out?"""
+        delivery = receiver.known.get(sequence)
+        if delivery is not None:
+            return not delivery.placed
+        return (
+            sequence >= receiver.floor
+            and not self._is_excepted(receiver, sequence)
+            and sequence not in receiver.done_now
+        )
 
     def settle(self, receiver: Receiver, next_sequence: int) -> None:
         """Writes down what a receiver finished in this turn."""

@@ -5,7 +5,7 @@ from heapq import heappush
 
 from asterism import limits
 from asterism.actors.delivery import MEMORY_KIND, POOL_KIND, Delivery, Message, kind_of
-from asterism.actors.endings import DROPPED, digest_of
+from asterism.actors.endings import DROPPED, digest_of, list_of
 from asterism.actors.passing import Passing
 from asterism.actors.pool import Lane
 from asterism.actors.producers import Producer, Result
@@ -377,8 +377,10 @@ class Publishing(Passing):
             assert header.deliver_ms is not None
             self.add_due(header.deliver_ms, DUE_DELAY, POOL if in_pool else COMMON, sequence)
             return
+        list_number = POOL if in_pool else COMMON
+        if header.ordering_key is not None:
+            self.key_order.put(list_number, header.ordering_key, rank, sequence)
         if state == PLACED:
-            list_number = POOL if in_pool else COMMON
             self.rows.put(self.keys.waiting(list_number, rank), sequence.to_bytes(8, "big"))
         if in_pool:
             self.enter_pool(message, rank, state == PLACED)
@@ -432,6 +434,9 @@ class Publishing(Passing):
 
     def enter_memory(self, message: Message, now_ms: int) -> None:
         rank = rank_of(message.header.priority, message.sequence)
+        key = message.header.ordering_key
+        if key is not None:
+            self.key_order.enter(list_of(message), key, message.sequence)
         if message.copies is None:
             self.fed[self.pool.offer(Delivery(message, rank))] = None
             return

@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heappush
 
 from asterism import limits
 from asterism.actors.delivery import Delivery
+from asterism.storage.keys import position_of
 
 Audience = frozenset[int]  # the numbers of receivers
 ONE: Audience = frozenset()  # where there is one receiver, whoever it is
@@ -106,10 +107,11 @@ class KeyLocks:
 
     What waits holds no key, so that nobody is held up by what he does not want: those set aside
     are kept by audience, and when a key falls free the first of each audience waits again. Whoever
-    wants several of them still gets them by rank, as he gets everything.
+    wants several of them gets them in the order of their key: see ``ordering.py``.
 
     I1 A key is held by a delivery that is out, pauses, or waits for a place to fall free.
-    I2 While a key is free, the first of each audience set aside under it waits in its window.
+    I2 While a key is free, the first of each audience set aside under it waits in its window, or
+       was looked at there and is behind an earlier one of the key that waits.
     """
 
     __slots__ = ("_aside", "_held", "_held_up")
@@ -118,6 +120,10 @@ class KeyLocks:
         self._held: dict[str, int] = {}  # key -> the sequence that holds it
         self._aside: dict[str, dict[Audience, list[tuple[int, int, Delivery]]]] = {}
         self._held_up = 0
+
+    def is_open(self, key: str, sequence: int) -> bool:
+        """Is the key free, or this one's own?"""
+        return self._held.get(key, sequence) == sequence
 
     def admits(self, key: str, sequence: int) -> bool:
         """May this one go? Then the key is its own until ``release``."""
@@ -129,8 +135,18 @@ class KeyLocks:
             return False
         self._held_up += 1
         aside = self._aside.setdefault(key, {}).setdefault(audience, [])
-        heappush(aside, (delivery.rank, id(delivery), delivery))
+        heappush(aside, (position_of(delivery.rank), id(delivery), delivery))
         return True
+
+    def has_earlier(self, key: str, position: int, number: int | None) -> bool:
+        """Is one set aside that comes before this place, and is for this receiver? (None: any.)"""
+        for audience, aside in self._aside.get(key, {}).items():
+            while aside and not aside[0][2].waits:
+                heappop(aside)
+                self._held_up -= 1
+            if aside and aside[0][0] < position and (number is None or number in audience):
+                return True
+        return False
 
     def release(self, key: str, sequence: int) -> list[Delivery]:
         """This one does not hold the key, or no longer; returns those that wait again by it."""
@@ -159,6 +175,10 @@ class KeyLocks:
             by_audience.clear()
             for entry in entries:
                 heappush(by_audience.setdefault(audience_of(entry[2]), []), entry)
+        return self.reopen()
+
+    def reopen(self) -> list[Delivery]:
+        """Those set aside may be behind nothing any more; returns those that wait again by it."""
         free = [key for key in self._aside if key not in self._held]
         return [delivery for key in free for delivery in self.release(key, 0)]
 

@@ -311,7 +311,7 @@ def _forget_passing(actor: TopicActor) -> None:
     """Deletes what receivers have left behind that lived with their connections, and are gone."""
     keys, rows = actor.keys, actor.rows
     left: list[int] = []
-    for kind in "defwx":
+    for kind in "defkwx":
         low, high = keys.range_of(kind)
         start = low
         while (found := next(iter(rows.scan(start, high)), None)) is not None:

@@ -112,6 +112,9 @@ class Retry(Endings):
         self.rows.put(self.keys.waiting(POOL, rank), delivery.sequence.to_bytes(8, "big"))
         delivery.placed = True
         self.forget_returned(POOL, delivery.sequence)
+        key = delivery.message.header.ordering_key
+        if key is not None:
+            self.key_order.move(POOL, key, delivery.rank, rank, delivery.sequence)
 
     def write_pool_row(self, delivery: Delivery, state: int, rank: int) -> None:
         message = delivery.message
@@ -132,8 +135,12 @@ class Retry(Endings):
 
     def place_in_log(self, delivery: Delivery, receiver: Receiver, rank: int) -> None:
         number, sequence = receiver.number, delivery.sequence
+        key = delivery.message.header.ordering_key
         if delivery.placed:
             self.rows.delete(self.keys.waiting(number, delivery.rank))
+        if key is not None:
+            before = delivery.rank if delivery.placed else rank
+            self.key_order.move(number, key, before, rank, sequence)
         self.rows.put(self.keys.waiting(number, rank), sequence.to_bytes(8, "big"))
         self.rows.put(
             self.keys.exception(number, sequence),
@@ -269,7 +276,7 @@ class Retry(Endings):
         delivery.waits = False
         self.pool.live.pop(sequence, None)
         self.pool_held -= 1
-        self.release_pool_key(delivery)
+        self.leave_pool_key(delivery)
         self.resolved_current(sequence)
 
     def park_log(self, delivery: Delivery, receiver: Receiver, reason: str, now_ms: int) -> None:
@@ -484,6 +491,7 @@ class Retry(Endings):
                     places.held_back.pop(receiver.number, None)
                 self.leave_log(delivery, receiver)
                 self.release_receiver_key(delivery, receiver)
+        self.leave_log_key(message, renewed)
 
     def forget_renewals(self, message: Message) -> None:
         """A log message is dropped: what is renewed of it is not told from what waits any more."""

@@ -1,8 +1,9 @@
 """What a topic knows: its parts, its counters, and the rows that bring them back.
 
 The lowest layer of the topic actor. Layers are built on one another, each in its own file, and call
-downward only: state, endings (how messages end), retry (how deliveries come back), dispatch (who
-gets what), then the handlers of commands; ``topic.py`` joins them.
+downward only: state, endings (how messages end), retry (how deliveries come back), ordering (whose
+turn it is within a key), dispatch (who gets what), then the handlers of commands; ``topic.py``
+joins them.
 """
 
 from collections import deque
@@ -14,6 +15,7 @@ from typing import Any
 from asterism import limits
 from asterism.actors.absences import Absences
 from asterism.actors.delivery import Delivery, Message
+from asterism.actors.keyorder import KeyOrder
 from asterism.actors.leases import Pages
 from asterism.actors.log import Log, Places
 from asterism.actors.pool import Lane, Pool
@@ -126,6 +128,7 @@ class TopicState:
             self.memory,
         )
         self.log = Log(rows, self.keys, self.receivers, self.header_of, self.returned)
+        self.key_order = KeyOrder(rows, self.keys)
         self.producers = Producers(rows, self.keys, bounds.producers)
         self.outcomes = Outcomes(rows, self.keys)
         self.oldest_pool = Oldest(rows, self.keys, "m")

@@ -141,6 +141,7 @@ class Subscribing(Publishing):
             union += away
         if self.receivers.set_interests(receiver, (*kept, *union)):
             self.drop_unwanted(receiver)
+            self.reopen_keys(receiver)
             if self.log_held and not set(before) >= set(receiver.interests):
                 self.log.read_anew(receiver)
             if receiver.durable:
@@ -156,6 +157,11 @@ class Subscribing(Publishing):
             if delivery.waits and number not in self.receivers.audience(message.header.subjects):
                 self.leave_log(delivery, receiver)
                 self.release_receiver_key(delivery, receiver)
+
+    def reopen_keys(self, receiver: Receiver) -> None:
+        """What held others of its key up may do so no longer: they are looked at again."""
+        for following in receiver.locks.reopen():
+            self.wait_for_turn(following, receiver)
 
     def on_create_receiver(self, command: CreateReceiver, now_ms: int) -> None:
         if command.name in self.receivers.by_name:
@@ -213,6 +219,9 @@ class Subscribing(Publishing):
             self.delete_endpoint(receiver, endpoint.node, endpoint.number)
         if not receiver.endpoints:
             self.drop_waiting_copies(receiver, now_ms)
+            # What is behind one that only this receiver wants need not wait for it to come back.
+            for following in self.pool.locks.reopen():
+                self.fed[self.pool.offer(following)] = None
         if not receiver.durable:
             self.review_passing(receiver, now_ms)
 
@@ -458,6 +467,8 @@ class Subscribing(Publishing):
         number = receiver.number
         self.rows.delete_range(self.keys.done(number, 0), self.keys.done(number + 1, 0))
         self.rows.delete_range(self.keys.waiting(number, 0), self.keys.waiting_end(number))
+        self.rows.delete_range(*self.keys.keyed_of(number))
+        self.key_order.forget_passed()
         forgotten = []
         for key, value in list(self.rows.scan(*self.keys.exceptions(number))):
             if decode_exception(value).state != PARKED:

@@ -240,6 +240,8 @@ class TopicActor(WorkQueue):
         self.rows.put(self.keys.log(sequence), encode_record(record))
         if record.state == PLACED:
             self.rows.put(self.keys.waiting(COMMON, record.rank), sequence.to_bytes(8, "big"))
+        if header.ordering_key is not None:
+            self.key_order.put(COMMON, header.ordering_key, record.rank, sequence)
         message = message_of(sequence, record, header, LOG_KIND)
         for number in self.receivers.audience(header.subjects):
             if number != WORK:
@@ -477,7 +479,7 @@ class TopicActor(WorkQueue):
             self.effects.append(
                 Refuse(order.node, order.request, "topic_gone", "the topic was cleared")
             )
-        for kind in "mlwdxptguvbh":
+        for kind in "mlwkdxptguvbh":
             self.rows.delete_range(*self.keys.range_of(kind))
         for receiver in self.receivers.by_number.values():
             self._empty_receiver(receiver)
@@ -513,6 +515,7 @@ class TopicActor(WorkQueue):
 
     def _forget_messages(self) -> None:
         self.pool.forget_all()
+        self.key_order.forget_all()
         self.pool.low_sequence = self.log.low_sequence = self.next_sequence
         self.pages.forget_all()
         self.log.messages.clear()

@@ -50,7 +50,9 @@ MEMORY_BYTES_MAX: Final = (
     256 << 20  # large payloads of those; copies that wait for credit are dropped, then busy
 )
 ONLINE_COPIES_MAX: Final = 65_536  # online copies waiting for one receiver; the oldest is dropped
-PARKED_KEYS_MAX: Final = 4_096  # deliveries set aside behind a held ordering key; then all wait
+PARKED_KEYS_MAX: Final = 4_096  # deliveries set aside behind their ordering key; then all wait, and
+# one that is behind an earlier message that waits goes on as if it had no priority
+KEYS_PASSED_MAX: Final = 4_096  # ordering keys of which is known how far they were looked at
 MARKS_MAX: Final = (
     4_096  # messages done out of order by one receiver, counted; more: not one by one
 )

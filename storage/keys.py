@@ -17,6 +17,7 @@ given again, so a topic's rows are one range, and deleting the topic is deleting
        m  sequence:u64                             message of the pool (max_receivers = 1), draft
        l  sequence:u64                             message of the log (any other durable)
        w  list:u32 priority:u32 position:u64       waiting elsewhere than by its sequence
+       k  list:u32 key:16 position:u64             live message of an ordering key, in key order
        d  receiver:u32 sequence:u64                this receiver's exception: moved or parked
        x  receiver:u32 sequence:u64                done out of order by this receiver
        r  receiver:u32                             durable receiver
@@ -37,6 +38,10 @@ A message of the pool waits by its row in ``m`` alone while it has no priority a
 it is *placed*, and a ``w`` row of list 0 holds its place. A log message waits by its row in ``l``
 for every receiver; one with a priority has a ``w`` row of list 1 besides, common to all, and what
 one receiver alone has moved has a ``w`` row of that receiver's list.
+
+A live message with an ordering key has a ``k`` row besides, under a digest of its key. Its value is
+the sequence; its list is 0 in the pool, 1 in the log, and a receiver's own where that receiver has
+moved it. A delayed or parked one has none. Those that earlier versions accepted have none either.
 
 The head is often not synced, so a power cut may undo what it counts. The *reserve* is synced before
 anything leaves the turn that wrote it: a topic has given no sequence at or above it, and a restart
@@ -59,6 +64,7 @@ PASSING_NUMBERS: Final = 2**31
 
 PRIORITY_NONE: Final = 2**32 - 1  # sorts behind every priority
 POSITION_BITS: Final = 64
+_POSITION: Final = (1 << POSITION_BITS) - 1
 FIRST_RANK: Final = 0  # before every message: no position is 0
 NONE_RANK: Final = PRIORITY_NONE << POSITION_BITS  # the least rank without a priority
 RANK_END: Final = (PRIORITY_NONE + 1) << POSITION_BITS  # above every rank
@@ -76,7 +82,7 @@ STORE_NEXT: Final = b"\x00next"
 STORE_SNAPSHOT: Final = b"\x00snapshot"
 STORE_TOPIC: Final = b"\x00topic"
 
-_KINDS: Final = b"abcdefghlmnoprstuvwx"
+_KINDS: Final = b"abcdefghklmnoprstuvwx"
 
 
 def topic_prefix(number: int) -> bytes:
@@ -121,6 +127,11 @@ def rank_of(priority: int | None, position: int) -> int:
     return ((PRIORITY_NONE if priority is None else priority) << POSITION_BITS) | position
 
 
+def position_of(rank: int) -> int:
+    """A rank without its priority: the place in the order of its ordering key."""
+    return rank & _POSITION
+
+
 class TopicKeys:
     """The keys of one topic. Each method makes a key; its name is the row's noun."""
 
@@ -132,6 +143,7 @@ class TopicKeys:
         "_f",
         "_g",
         "_h",
+        "_k",
         "_l",
         "_m",
         "_o",
@@ -165,6 +177,7 @@ class TopicKeys:
         self._f = prefix + b"f"
         self._g = prefix + b"g"
         self._h = prefix + b"h"
+        self._k = prefix + b"k"
         self._l = prefix + b"l"
         self._m = self.pool_prefix = prefix + b"m"
         self._o = prefix + b"o"
@@ -203,6 +216,13 @@ class TopicKeys:
 
     def waiting_end(self, list_number: int) -> bytes:
         return self._w + (list_number + 1).to_bytes(4, "big")
+
+    def keyed(self, list_number: int, digest: bytes, position: int) -> bytes:
+        return self._k + list_number.to_bytes(4, "big") + digest + position.to_bytes(8, "big")
+
+    def keyed_of(self, list_number: int) -> tuple[bytes, bytes]:
+        low = self._k + list_number.to_bytes(4, "big")
+        return low, after(low)
 
     def exception(self, receiver: int, sequence: int) -> bytes:
         return self._d + receiver.to_bytes(4, "big") + sequence.to_bytes(8, "big")
@@ -276,7 +296,7 @@ class TopicKeys:
         following = (receiver + 1).to_bytes(4, "big")
         return [
             (kind + number, kind + following)
-            for kind in (self._d, self._x, self._w, self._f, self._r, self._e)
+            for kind in (self._d, self._x, self._w, self._k, self._f, self._r, self._e)
         ]
 
 

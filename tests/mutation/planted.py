@@ -26,6 +26,7 @@ DAMAGE = "tests/fault/test_store_damage.py"
 LOG = "tests/unit/test_log.py"
 POWER = "tests/fault/test_power_cut.py"
 SESSION = "tests/unit/test_session.py"
+KEYS = "tests/unit/test_ordering_keys.py"
 
 
 class Planted(NamedTuple):
@@ -451,6 +452,62 @@ PLANTED: tuple[Planted, ...] = (
         "        if self._held.get(key, sequence) != sequence:\n            return []\n",
         "        return []\n",
         f"{MESSAGES} {RECEIVERS}",
+    ),
+    Planted(
+        "priorities do not turn an ordering key round",
+        "actors/ordering.py",
+        "        if aside or delivery.rank >= NONE_RANK:\n            return aside\n",
+        "        if True:\n            return aside\n",
+        KEYS,
+    ),
+    Planted(
+        "those set aside behind an ordering key come in the order of the key",
+        "actors/queue.py",
+        "        heappush(aside, (position_of(delivery.rank), id(delivery), delivery))\n",
+        "        heappush(aside, (delivery.rank, id(delivery), delivery))\n",
+        KEYS,
+    ),
+    Planted(
+        "what a receiver does not want holds nothing of an ordering key up",
+        "actors/ordering.py",
+        "        return receiver is None or self.is_interested(receiver, message)\n",
+        "        return True\n",
+        KEYS,
+    ),
+    Planted(
+        "what is behind one that ends while it waits on disk may go",
+        "actors/endings.py",
+        "                self.reopen_key(key, sequence, self.receivers.by_number[number])\n",
+        "                pass\n",
+        KEYS,
+    ),
+    Planted(
+        "a delayed message takes its place in its ordering key when it is due",
+        "actors/keyorder.py",
+        "            del self._passed[key]\n",
+        "            pass\n",
+        KEYS,
+    ),
+    Planted(
+        "where there is no room to set aside, what comes first of a key is reached",
+        "actors/ordering.py",
+        "        if not aside and rank == delivery.rank:\n            return False\n",
+        "        if not aside:\n            return False\n",
+        KEYS,
+    ),
+    Planted(
+        "what is over leaves the order of its ordering key",
+        "actors/endings.py",
+        "                self.key_order.delete(POOL, key, delivery.rank)\n",
+        "                pass\n",
+        KEYS,
+    ),
+    Planted(
+        "one that is renewed goes to the end of its ordering key",
+        "actors/log.py",
+        "            return not delivery.placed\n",
+        "            return True\n",
+        KEYS,
     ),
     Planted(
         "what comes later waits behind a run",

@@ -4,6 +4,7 @@ import asyncio
 import functools
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -185,6 +186,32 @@ async def test_messages_of_one_key_come_one_at_a_time_in_order(
     assert (again.payload, again.attempt) == (b"k0", 2), "nobody overtakes it"
     await again.processed()
     assert await take(inbox, 2) == [b"k1", b"k2"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [{"max_receivers": 1}, {"max_receivers": None}, {"mode": "push"}, {"mode": "online"}],
+    ids=["one", "all", "push", "online"],
+)
+@with_a_client
+async def test_priorities_do_not_turn_a_key_round(
+    node: Node, topic: str, kind: dict[str, Any]
+) -> None:
+    inbox = await node.subscribe(topic, name="r", credit=1)
+    await node.publish(topic, b"first", expect="processed", **kind)
+    held = await inbox.receive(WAIT_S)  # while this one is held, the others wait
+    for payload, key, priority in (
+        (b"k1", "k", None),
+        (b"k2", "k", 0),
+        (b"k3", "k", 5),
+        (b"free", None, 9),
+        (b"last", None, None),
+    ):
+        await node.publish(
+            topic, payload, expect="processed", ordering_key=key, priority=priority, **kind
+        )
+    await held.processed()
+    assert await take(inbox, 5) == [b"free", b"k1", b"k2", b"k3", b"last"]
 
 
 @with_a_client

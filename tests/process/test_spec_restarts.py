@@ -63,6 +63,24 @@ async def test_a_client_goes_on_when_a_process_was_restarted(
     assert topic in await node.list_topics()
 
 
+@pytest.mark.parametrize("max_receivers", [1, None])
+@with_a_client
+async def test_a_key_keeps_its_order_whatever_its_priorities_when_its_worker_was_killed(
+    node: Node, topic: str, broker: Broker, max_receivers: int | None
+) -> None:
+    await node.create_receiver(topic, "r")
+    for number, priority in enumerate((None, 0, 5, 0)):
+        await node.publish(
+            topic, b"%d" % number, expect="processed", max_receivers=max_receivers,
+            ordering_key="k", priority=priority,
+        )  # fmt: skip
+    await restart(broker, "worker", topic)
+    inbox = await node.subscribe(topic, name="r")
+    assert await take(inbox, 2) == [b"0", b"1"]
+    await restart(broker, "worker", topic)
+    assert await take(inbox, 2) == [b"2", b"3"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @with_a_client
 async def test_a_waiting_pull_outlives_the_kill_of_a_process(

@@ -6,7 +6,7 @@ again. The promises, each with its line in the model:
 
     0 first, none last, ties by age; across windows, spills and restarts      Queue.best
     what comes back keeps its priority, and its place where it must           Queue.wait_again
-    a key's messages go one at a time, in order                               Queue.admits
+    a key's messages go one at a time, in order, whatever their priorities    Queue.admits
     a blocking topic sends nothing before the message under way is resolved   Queue.best
     a delayed message does not go before its time, then by its age            Queue.pass_until
     a full topic refuses the new one, or drops its oldest waiting             Queue.make_room
@@ -87,7 +87,11 @@ class Queue:
         )
 
     def admits(self, item: Item) -> bool:
-        return item.key is None or self.keys.get(item.key, item) is item
+        if item.key is None:
+            return True
+        before = [other for other in self.waiting() if other.key == item.key]
+        first = min(before, key=lambda other: other.position)
+        return item is first and self.keys.get(item.key, item) is item
 
     def best(self) -> Item | None:
         """What must go out now."""
@@ -125,12 +129,12 @@ class Queue:
         item.due_ms = None
         if self.out is item:
             self.out = None
-        if state in ("waiting", "paused"):
+        if state == "paused":
             return
-        if self.current is item:
-            self.current = None
         if item.key is not None and self.keys.get(item.key) is item:
             del self.keys[item.key]
+        if self.current is item and state != "waiting":
+            self.current = None
 
     def end(self, item: Item, verdict: str) -> None:
         if item in self.parked:
@@ -237,7 +241,7 @@ class Wish(NamedTuple):
 
     kind: str
     priority: int | None = None
-    key: tuple[str, int | None] | None = None
+    key: str | None = None
     delay_ms: int = 0
     ttl_ms: int | None = None
     big: bool = False
@@ -247,8 +251,7 @@ LONGER = settings(max_examples=2 * settings().max_examples)
 
 kinds = st.sampled_from(["pool", "pool", "push", "log"])
 priorities = st.sampled_from([None, None, None, 0, 1, 2])
-# One priority a key: what a key promises across priorities is nobody's rule.
-keys = st.sampled_from([None, None, None, ("k", None), ("q", 1)])
+keys = st.sampled_from([None, None, "k", "q"])
 wishes = st.builds(
     Wish,
     kind=kinds,
@@ -308,7 +311,7 @@ class QueueMachine(stateful.RuleBasedStateMachine):
         self,
         kind: str,
         priority: int | None,
-        key: tuple[str, int | None] | None,
+        key: str | None,
         delay_ms: int,
         ttl_ms: int | None,
         big: bool,
@@ -316,10 +319,8 @@ class QueueMachine(stateful.RuleBasedStateMachine):
         model = self.model
         if kind == "log" and model.settings["overflow"] is not None:
             kind = "pool"  # one that is done still counts, and would fill the queue for good
-        name = None
-        if key is not None:
-            # The pool and the log hold keys apart; and a delay says that order matters less.
-            name, priority, delay_ms = f"{kind == 'log'}-{key[0]}", key[1], 0
+        # The pool and the log hold keys apart.
+        name = None if key is None else f"{kind == 'log'}-{key}"
         expires_ms = model.now_ms + ttl_ms if ttl_ms is not None and kind == "pool" else None
         payload = b"%d" % model.next() * (9 if big else 1)
         fields: dict[str, Any] = {"mode": "push" if kind == "push" else "durable"}

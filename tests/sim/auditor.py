@@ -71,6 +71,7 @@ class Auditor:
             for name, sequence, receiver in step.parked:
                 self.topic(name).give_up(sequence, receiver, now_ms)
             for topic in self.topics.values():
+                topic.check_overtaken()
                 if topic.expected or topic.pulls_over:
                     raise topic.fail(f"missing: {topic.expected} {topic.pulls_over}")
 

@@ -81,6 +81,8 @@ def header(rng: Random, now_ms: int, receipts: bool = True) -> Header:
         fields["deliver_ms"] = now_ms + rng.randint(1, 3_000)
     if rng.random() < 0.2:
         fields["ordering_key"] = rng.choice(("k1", "k2"))
+        if rng.random() < 0.4:
+            fields["priority"] = rng.randint(0, 2)
     if rng.random() < 0.2:
         fields["attributes"] = {"colour": rng.choice(NAMES)}
     fields["receipt"] = receipts and rng.random() < 0.6

@@ -96,8 +96,8 @@ class Checking(Applying):
             raise self.fail(f"{what}: before its pause is over")
         if message.kind is Kind.LOG:
             self.check_place(message, receiver, what)
+        self.check_key(message, receiver, what, now_ms)
         self.check_limits(message, what)
-        self.check_key(message, receiver, what)
 
     def is_count_unsure(self, message: Message, receiver: Receiver) -> bool:
         """For one who did not want it for a while, its attempts may be forgotten."""
@@ -131,40 +131,56 @@ class Checking(Applying):
                 if other.kind.single and tried and not self.is_doomed(fate):
                     raise self.fail(f"{what}: {other.sequence} is to be tried again before")
 
-    def check_key(self, message: Message, receiver: Receiver, what: str) -> None:
-        """One of a key at a time, and none past an earlier one that is being tried."""
+    def check_key(self, message: Message, receiver: Receiver, what: str, now_ms: int) -> None:
+        """One of a key at a time, and none past an earlier one, whatever their priorities."""
         key = message.header.ordering_key
         if key is None:
             return
+        # What a blocking topic has under way goes to whoever comes, or nothing would go on.
+        under_way = self.settings.blocking and message.sent_in_epoch == self.block_epoch
         for other in self.live.values():
             if other is message or other.header.ordering_key != key:
                 continue
             if message.kind.single != other.kind.single:
                 continue
-            fate = other.shared if other.kind.single else other.fates.get(receiver)
-            if fate is None:
-                continue
+            fate = other.shared if other.kind.single else other.fates.get(receiver, Fate())
             out = None if fate.holder is None else fate.holder.held.get(other.sequence)
             if out is not None and not self.went_after(out, message):
                 raise self.fail(f"{what}: {other.sequence} of key {key!r} is out")
             # An order never gets a push message, so one that waits holds up no order.
             for_others = receiver is self.work and other.kind is Kind.PUSH
-            if not for_others and self.goes_before(other, fate, message, receiver):
-                raise self.fail(f"{what}: {other.sequence} of key {key!r} is to be tried again")
+            if for_others or under_way:
+                continue
+            if self.goes_before(other, fate, message, receiver, now_ms):
+                wrong = f"{what}: {other.sequence} of key {key!r} goes before"
+                if other.header.expect is not Status.SENT:
+                    raise self.fail(wrong)
+                self.overtaken.append((other, receiver, wrong))
+
+    def check_overtaken(self) -> None:
+        """The step is over: those that were done at once have gone by now, perhaps to another."""
+        for other, receiver, wrong in self.overtaken:
+            fate = other.shared if other.kind.single else other.fates.get(receiver, Fate())
+            if other.sequence in self.live and fate.standing is Standing.OWED:
+                raise self.fail(wrong)
+        self.overtaken.clear()
 
     def went_after(self, other: Out, message: Message) -> bool:
         """A step tells its deliveries by endpoint, so one that was done at once may come last."""
         return other.step == self.step and message.header.expect is Status.SENT
 
-    def goes_before(self, other: Message, fate: Fate, message: Message, receiver: Receiver) -> bool:
+    def goes_before(
+        self, other: Message, fate: Fate, message: Message, receiver: Receiver, now_ms: int
+    ) -> bool:
+        """Is another one of the key certainly this receiver's, and earlier?"""
         return (
             fate.standing is Standing.OWED
-            and fate.attempts > 0
             and not self.is_doomed(fate)
-            and (other.kind is not Kind.LOG or self.has_place(other, receiver))
+            and self.is_owed(other, receiver)
             and other.state is State.HELD
             and other.order < message.order
-            and other.header.priority == message.header.priority
+            and other.expires_ms > now_ms
+            and other.delayed_until_ms == 0
             and all(receiver.wanted_since(other.stamp, other.header.subjects))
             and not fate.renewed
             and other.renewals == 0

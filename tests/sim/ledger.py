@@ -62,6 +62,8 @@ class Ledger:
         self.last_sequence = 0
         self.block_epoch = 1  # another one whenever it begins or ceases to block
         self.step = 0
+        # Earlier ones of a key that one went before in this step, to whom, and what to say of it.
+        self.overtaken: list[tuple[Message, Receiver, str]] = []
         self.grace_ms = 0  # for which what was out with a node that is away is kept for it
         self.pulls_over: dict[tuple[bytes, int], int] = {}  # to be answered in this step
 

@@ -66,6 +66,7 @@ KEYS: dict[str, tuple[Callable[..., bytes], tuple[st.SearchStrategy[Any], ...]]]
     "m": (TopicKeys.pool, (U64,)),
     "l": (TopicKeys.log, (U64,)),
     "w": (TopicKeys.waiting, (U32, RANKS)),
+    "k": (TopicKeys.keyed, (U32, PRODUCERS, U64)),
     "d": (TopicKeys.exception, (U32, U64)),
     "x": (TopicKeys.done, (U32, U64)),
     "r": (TopicKeys.receiver, (U32,)),
