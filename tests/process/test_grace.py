@@ -1,7 +1,9 @@
 """What a client holds stays its own while processes are restarted, until it is gone."""
 
 import asyncio
+import functools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from tests.process.conftest import (
     message,
     new_topic,
     receive,
+    until,
     with_a_client,
     worker_of_topic,
 )
@@ -125,3 +128,90 @@ def test_a_client_by_hand_comes_back_with_the_name_of_its_session(broker: Broker
         assert mine.reply(Verb.REPORT, topic, 1, 4, [sequence]) == {}
         assert mine.reply(Verb.DESCRIBE, topic)["completed"] == 1
         assert thief.next_within(0) is None, "it was sent nothing"
+
+
+# --- receivers that live with their connections ---------------------------------------------------
+
+
+@pytest.mark.parametrize("fields", [{}, {"group": "casual", "durable": False}], ids=["", "group"])
+@pytest.mark.parametrize("kind", ["worker", "frontend"])
+@with_a_client
+async def test_a_receiver_without_a_name_does_not_get_again_what_it_has_done(
+    node: Node, broker: Broker, kind: str, fields: dict[str, Any]
+) -> None:
+    topic = new_topic()
+    inbox = await node.subscribe(topic, credit=10, **fields)
+    for number in range(6):
+        await node.publish(topic, b"%d" % number, expect="processed", max_receivers=None)
+    came = await receive(inbox, 5)
+    for done in (came[0], came[1], came[4]):
+        await done.processed(confirm=True)
+    (before,) = await node.list_receivers(topic)
+    for _ in range(2):
+        await restart(broker, kind, topic)
+        await joined(node, topic, 1)
+    (last,) = await receive(inbox, 1)
+    assert (last.payload, last.attempt) == (b"5", 1)
+    for held in (came[2], came[3], last):
+        await held.processed(confirm=True)
+    await node.publish(topic, b"later", expect="processed", max_receivers=None)
+    (later,) = await receive(inbox, 1)
+    assert later.payload == b"later" and await is_empty(node, inbox)
+    (after,) = await node.list_receivers(topic)
+    assert after["name"] == before["name"]
+
+
+@pytest.mark.parametrize("kind", ["worker", "frontend"])
+@with_a_client
+async def test_a_receiver_without_a_name_counts_once_for_max_receivers(
+    node: Node, broker: Broker, kind: str
+) -> None:
+    topic = new_topic()
+    inbox = await node.subscribe(topic, credit=10)
+    receipt = await node.publish(topic, b"job", expect="processed", max_receivers=2)
+    (mine,) = await receive(inbox, 1)
+    await mine.processed(confirm=True)
+    await restart(broker, kind, topic)
+    await joined(node, topic, 1)
+    assert await is_empty(node, inbox) and await counts(node, topic, "held") == (1,)
+    async with asterism.connect(broker.address, name="other") as other:
+        theirs = await other.subscribe(topic, credit=10)
+        (second,) = await receive(theirs, 1)
+        await second.processed(confirm=True)
+    outcome = await receipt.resolved(WAIT_S)
+    assert outcome.verdict == "ok" and len(outcome.statuses) == 2
+
+
+@with_a_client
+async def test_a_receiver_without_a_name_ends_with_its_connection_while_the_worker_is_away(
+    node: Node, broker: Broker
+) -> None:
+    topic = new_topic()
+    async with asterism.connect(broker.address, name="gone") as gone:
+        inbox = await gone.subscribe(topic, credit=10)
+        await node.publish(topic, b"job", expect="processed", max_receivers=None)
+        (held,) = await receive(inbox, 1)
+        await held.processed(confirm=True)
+        broker.kill("worker", worker_of_topic(topic))
+    await until(functools.partial(has_no_receiver, node, topic), "its receiver to end")
+
+
+async def has_no_receiver(node: Node, topic: str) -> bool:
+    return await node.list_receivers(topic) == []
+
+
+def test_a_client_by_hand_that_says_nothing_has_its_receiver_back(broker: Broker) -> None:
+    """As docs/protocol.md says of one that does not send ``holding``."""
+    topic = new_topic()
+    with Raw(broker.address) as raw:
+        fields = [1, ["**"], None, None, None, 9]
+        name = raw.ask_again(Verb.SUBSCRIBE, topic, fields).body["receiver"]
+        done, _ = (raw.publish(topic, message(b"job", max_receivers=2))[0] for _ in range(2))
+        raw.until(Verb.DELIVER)
+        assert raw.reply(Verb.REPORT, topic, 1, 4, [done]) == {}
+        broker.restart("worker", worker_of_topic(topic))
+        raw.until(Verb.RESTARTED)
+        raw.unasked.clear()
+        assert raw.ask_again(Verb.SUBSCRIBE, topic, fields).body == {"receiver": name}
+        assert raw.reply(Verb.DESCRIBE, topic)["sent"] == 1
+        assert raw.unasked == [], "nothing was sent again"

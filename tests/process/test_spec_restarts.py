@@ -171,6 +171,38 @@ async def test_settings_interests_and_parked_messages_outlive_every_process(
     assert await take(inbox, 1) == [b"x"]
 
 
+@pytest.mark.parametrize("kind", [None, *KINDS])
+@with_a_client
+async def test_what_a_receiver_without_a_name_has_parked_outlives_it(
+    node: Node, topic: str, broker: Broker, kind: str | None
+) -> None:
+    async with asterism.connect(node.address) as passing:
+        inbox = await passing.subscribe(topic)
+        receipt = await node.publish(topic, b"bad", expect="processed", max_receivers=2)
+        brief = await node.publish(topic, b"brief", expect="processed", ttl=3)
+        for failed in await receive(inbox, 2):
+            await failed.failed("broken", confirm=True)
+    await until(functools.partial(has_receivers, node, topic, 0), "its receiver to end")
+    if kind is not None:
+        await restart(broker, kind, topic)
+    parked = await node.list_parked(topic)
+    assert {each["sequence"] for each in parked} == {receipt.sequence, brief.sequence}
+    assert {each["reason"] for each in parked} == {"broken"}
+    assert (await receipt.resolved(WAIT_S)).verdict == "failed"
+    assert (await brief.resolved(WAIT_S)).verdict == "failed"
+    first, second = [await node.subscribe(topic, name=name) for name in ("first", "second")]
+    assert [each.payload for each in await receive(first, 1)] == [b"bad"]
+    assert await is_empty(node, second), "what is parked keeps its place"
+    await node.renew(topic, receipt.sequence)
+    assert await take(second, 1) == [b"bad"]
+    await node.abandon(topic, brief.sequence)
+    assert await node.list_parked(topic) == []
+
+
+async def has_receivers(node: Node, topic: str, count: int) -> bool:
+    return len(await node.list_receivers(topic)) == count
+
+
 @with_a_client
 async def test_what_is_due_later_outlives_the_kill_of_its_worker(
     node: Node, topic: str, broker: Broker

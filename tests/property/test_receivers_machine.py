@@ -124,6 +124,7 @@ class Letter:
     single: Pair | None = None
     done_by: set[Desk] = field(default_factory=set)
     went_wrong: bool = False
+    given_up: bool = False  # a parked delivery of it was abandoned
     fuzzy: bool = False  # its verdict depends on a choice of the broker
 
     def all_pairs(self) -> list[Pair]:
@@ -297,7 +298,7 @@ class Room:
 
     def doubt(self, letter: Letter, pair: Pair) -> None:
         """A receiver that wants it no longer may get again what it had, or not."""
-        gone = pair.desk is None or pair.desk.name not in self.desks
+        gone = pair.desk is None or self.desks.get(pair.desk.name) is not pair.desk
         if letter.single is None and pair.desk is not None:
             if gone:
                 pair.state = "done"
@@ -422,10 +423,14 @@ class Room:
                 self.lose_copy(letter, pair)
 
     def forget(self, desk: Desk) -> None:
-        """A receiver ends with all it was owed; what it has done stays done."""
+        """A receiver ends with all it was owed; what it has done stays done, and parked what is."""
         del self.desks[desk.name]
         for letter in list(self.letters.values()):
-            letter.pairs.pop(desk, None)
+            self.forget_pair(letter, desk)
+
+    def forget_pair(self, letter: Letter, desk: Desk) -> None:
+        if desk in letter.pairs and letter.pairs[desk].state != "parked":
+            del letter.pairs[desk]
 
     def delete(self, desk: Desk) -> None:
         for slot in list(desk.seats):
@@ -454,7 +459,7 @@ class Room:
                 continue
             for desk in list(letter.pairs):
                 if not desk.durable:
-                    del letter.pairs[desk]
+                    self.forget_pair(letter, desk)
             for pair in letter.all_pairs():
                 if pair.state == "out":
                     pair.state = "owed"
@@ -471,7 +476,7 @@ class Room:
         pair.desk = None
 
     def abandon_parked(self, letter: Letter, pair: Pair) -> None:
-        pair.state = "done"
+        pair.state, letter.given_up = "done", True
         if letter.single is not None:
             del self.letters[letter.sequence]
 
@@ -503,8 +508,9 @@ class Room:
             if letter.kind == "push":
                 continue
             done = letter.most is None and letter.done_by
-            failed = any(pair.state == "parked" for pair in letter.all_pairs())
-            self.end(letter, "failed" if failed else "ok" if done else "expired")
+            parked = any(pair.state == "parked" for pair in letter.all_pairs())
+            failed = parked or letter.given_up
+            self.end(letter, "ok" if done else "failed" if failed else "expired")
 
 
 # Its histories are the most varied.
@@ -807,8 +813,9 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
             return
         command = ask.Renew if renewed else ask.Abandon
         self.broker.ask(command(b"admin", self.request(), letter.sequence, name))
-        for other in [pair] if alone else letter.all_pairs():
-            if other.state == "parked":
+        for other in letter.all_pairs():
+            of_name = other.desk is not None and other.desk.name == name
+            if other.state == "parked" and (of_name or not alone):
                 (self.model.renew if renewed else self.model.abandon_parked)(letter, other)
         self.see()
 
