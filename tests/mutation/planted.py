@@ -27,6 +27,9 @@ LOG = "tests/unit/test_log.py"
 POWER = "tests/fault/test_power_cut.py"
 SESSION = "tests/unit/test_session.py"
 KEYS = "tests/unit/test_ordering_keys.py"
+LEASES = "tests/unit/test_leases.py"
+KEEPING = "tests/unit/test_leases_sdk.py"
+CREDIT = "tests/unit/test_credit.py"
 
 
 class Planted(NamedTuple):
@@ -228,6 +231,90 @@ PLANTED: tuple[Planted, ...] = (
         "            ended[endpoint] = ended.get(endpoint, 0) + 1\n            count += 1\n",
         "            count += 1\n",
         RECEIVERS,
+    ),
+    Planted(
+        "a renewed lease begins anew",
+        "actors/leases.py",
+        "        page.deadline_ms = deadline_ms\n        heappush(self._heap, (deadline_ms, page.number, page))\n\n    def extend",
+        "        heappush(self._heap, (deadline_ms, page.number, page))\n\n    def extend",
+        LEASES,
+    ),
+    Planted(
+        "a lease of another attempt is not renewed",
+        "actors/subscribing.py",
+        "                if delivery is not None and delivery.attempts == attempt:\n",
+        "                if delivery is not None:\n",
+        LEASES,
+    ),
+    Planted(
+        "only a page that is named whole is renewed whole",
+        "actors/subscribing.py",
+        "            is_whole = len(sequences) == len(page.deliveries) + page.left\n",
+        "            is_whole = True\n",
+        LEASES,
+    ),
+    Planted(
+        "a deadline that was asked for is not shortened by renewing",
+        "actors/leases.py",
+        "        if page.extended and page.deadline_ms >= deadline_ms:\n",
+        "        if False:\n",
+        LEASES,
+    ),
+    Planted(
+        "credit that is owed is not given back",
+        "actors/endings.py",
+        "            if endpoint.owed:\n",
+        "            if False:\n",
+        LEASES,
+    ),
+    Planted(
+        "holders are told of other deadlines",
+        "actors/topic.py",
+        "                self.tell_timeouts(receiver)\n",
+        "                pass\n",
+        LEASES,
+    ),
+    Planted(
+        "what has gone to another is not handed out",
+        "sdk/session.py",
+        "            held.lose({sequence: attempts.get(sequence, 0) for sequence in refused})\n",
+        "            pass\n",
+        KEEPING,
+    ),
+    Planted(
+        "what is held for a moment is not renewed",
+        "sdk/leases.py",
+        "            if sequence in known and now_ms - since_ms < most_ms:\n",
+        "            if now_ms - since_ms < most_ms:\n",
+        KEEPING,
+    ),
+    Planted(
+        "a lease ends",
+        "sdk/leases.py",
+        "            if now_ms - since_ms >= end_ms:\n",
+        "            if False:\n",
+        KEEPING,
+    ),
+    Planted(
+        "who does not look gets no more",
+        "sdk/receiving.py",
+        "                self.lowered += self.credit\n",
+        "",
+        KEEPING,
+    ),
+    Planted(
+        "an inbox of a slow consumer shrinks",
+        "sdk/credit.py",
+        "        return min(max(excess, 0), limit - 1)\n",
+        "        return 0\n",
+        CREDIT,
+    ),
+    Planted(
+        "an inbox that is seldom emptied does not grow",
+        "sdk/credit.py",
+        "        if came < limit and in_hand < limit:\n",
+        "        if False:\n",
+        CREDIT,
     ),
     Planted(
         "a finished delivery of a run gives its credit back",

@@ -104,6 +104,16 @@ def test_a_deadline_that_was_asked_for_is_not_shortened_by_renewing() -> None:
     assert one[0] in [delivered.sequence for delivered in broker.take(A)]
 
 
+def test_a_deadline_that_was_asked_for_with_others_is_not_shortened_by_renewing_it_alone() -> None:
+    broker, (one, other) = holder_of(2)
+    broker.extend(10 * SENT_MS, one[0], other[0], node=A)
+    assert renew(broker, one) == {}
+    broker.advance(10 * SENT_MS - 1)
+    assert broker.take(A) == []
+    broker.advance(1)
+    assert len(broker.take(A)) == 2
+
+
 def test_a_changed_timeout_counts_from_the_last_renewal() -> None:
     broker, (held,) = holder_of(1)
     broker.advance(50_000)
