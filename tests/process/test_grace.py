@@ -158,7 +158,7 @@ async def test_a_receiver_without_a_name_does_not_get_again_what_it_has_done(
     (later,) = await receive(inbox, 1)
     assert later.payload == b"later" and await is_empty(node, inbox)
     (after,) = await node.list_receivers(topic)
-    assert after["name"] == before["name"]
+    assert after.name == before.name
 
 
 @pytest.mark.parametrize("kind", ["worker", "frontend"])

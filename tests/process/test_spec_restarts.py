@@ -186,8 +186,8 @@ async def test_what_a_receiver_without_a_name_has_parked_outlives_it(
     if kind is not None:
         await restart(broker, kind, topic)
     parked = await node.list_parked(topic)
-    assert {each["sequence"] for each in parked} == {receipt.sequence, brief.sequence}
-    assert {each["reason"] for each in parked} == {"broken"}
+    assert {each.sequence for each in parked} == {receipt.sequence, brief.sequence}
+    assert {each.reason for each in parked} == {"broken"}
     assert (await receipt.resolved(WAIT_S)).verdict == "failed"
     assert (await brief.resolved(WAIT_S)).verdict == "failed"
     first, second = [await node.subscribe(topic, name=name) for name in ("first", "second")]
