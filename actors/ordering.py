@@ -51,7 +51,9 @@ class Ordering(Retry):
         key = message.header.ordering_key
         if key is None:
             return True
-        behind = self.is_behind(head, key, head.receiver) or self._is_behind_elsewhere(head, key)
+        behind = self.is_behind(head, key, head.receiver)
+        if behind is False:
+            behind = self._is_behind_elsewhere(head, key)
         if behind is None:
             self.pool.unfinished = True
             return None
