@@ -4,7 +4,7 @@ A message of the pool is one delivery, for whoever takes it. A log message is on
 receiver that is interested in it and has not done it: nothing is written for those, so they are
 found as the broker finds them, from the receiver's floor on, without what it has done (``x`` rows),
 and with what it had moved or has parked (``d`` rows) wherever that lies. Deliveries of log messages
-to receivers that live with their connection are in no row, but for those that are parked.
+to receivers that live with their connection are left out, but for those that are parked.
 """
 
 from collections.abc import Iterator

@@ -95,8 +95,9 @@ CHECKS: Final[dict[str, Check]] = {
         from compared where says <> found
         """,
     ),
+    # What an earlier receiver of the same name has parked outlives it, and is not counted.
     "receivers-counters": Check(
-        "A receiver's count of parked deliveries, of messages for several, is the number of them",
+        "There are as many parked deliveries, of messages for several, as a receiver counts",
         """
         select r.topic, cast(null as bigint) as sequence, r.receiver,
                concat('parked says ', r.parked, ', there are ', coalesce(d.parked, 0)) as detail
@@ -106,7 +107,7 @@ CHECKS: Final[dict[str, Check]] = {
               on m.topic = d.topic and m.sequence = d.sequence and m.kind = 'log'
             where d.status = 'failed' group by d.topic, d.receiver
         ) d on d.topic = r.topic and d.receiver = r.receiver
-        where r.parked <> coalesce(d.parked, 0)
+        where r.parked > coalesce(d.parked, 0)
         """,
     ),
     "sequences": Check(

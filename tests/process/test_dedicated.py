@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,28 @@ def test_what_waits_moves_with_its_topic_there_and_back(broker: Broker) -> None:
         assert got == set(sent)
         wait_until(lambda: node.describe("moved").held == 0)
         assert not folder_of(broker, "moved")
+
+
+def is_so(node: Any, topic: str, dedicated: bool) -> bool:
+    return bool(process_of(node, topic)) is dedicated
+
+
+def test_what_a_receiver_without_a_name_has_done_moves_with_its_topic(broker: Broker) -> None:
+    topic = "moved with a receiver without a name"
+    with asterism.connect_blocking(broker.address) as node:
+        inbox = node.subscribe(topic, "**", credit=10)
+        for dedicated in (True, False):
+            done = b"before it is %s" % str(dedicated).encode()
+            node.publish(topic, done, expect="processed", receipt=False)
+            (delivery,) = inbox.batch(1, timeout=SECONDS_MAX)
+            assert delivery.payload == done
+            delivery.processed(confirm=True)
+            node.configure(topic, dedicated=dedicated)
+            wait_until(partial(is_so, node, topic, dedicated))
+            wait_until(lambda: node.describe(topic)["endpoints"] == 1)
+        node.publish(topic, b"last", expect="processed", receipt=False)
+        (delivery,) = inbox.batch(10, timeout=SECONDS_MAX)
+        assert delivery.payload == b"last"
 
 
 def take(inbox: Any, count: int) -> set[bytes]:
