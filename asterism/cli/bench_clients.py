@@ -354,10 +354,11 @@ class Member:
         """Subscribes to every topic under every name; one without a name is not durable."""
         pairs = [(topic, name) for topic in topics for name in names]
         inboxes = self._inboxes.setdefault(label, [])
+        fixed = credit if credit > 0 else None  # None: it adapts
         for part in parts(pairs):
             inboxes += await asyncio.gather(
                 *(
-                    self._node.subscribe(topic, group=name, credit=credit, timeout=TIMEOUT_S)
+                    self._node.subscribe(topic, group=name, credit=fixed, timeout=TIMEOUT_S)
                     for topic, name in part
                 )
             )
