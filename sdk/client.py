@@ -226,6 +226,8 @@ class BlockingDelivery(Received):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._loop.is_over:
+            return  # the broker gives it to somebody else
         if error is None:
             self.processed()
         elif isinstance(error, Exception):

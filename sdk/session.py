@@ -42,7 +42,7 @@ from asterism.sdk.events import (
     Subscribed,
     Welcomed,
 )
-from asterism.sdk.leases import NEVER_MS
+from asterism.sdk.leases import LOOK_MS_MIN, NEVER_MS
 from asterism.sdk.producing import (
     GAPS_MAX,
     MESSAGE_BYTES,
@@ -575,7 +575,7 @@ class Session:
             elif held.leases.look_ms <= now_ms:
                 self._look_at(held, now_ms)
         looks = [held.leases.look_ms for held in self._looking.values()]
-        self.look_ms = min(looks, default=NEVER_MS)
+        self.look_ms = max(min(looks, default=NEVER_MS), now_ms + LOOK_MS_MIN)
 
     def _look_at(self, held: Subscription, now_ms: int, *, all_: bool = False) -> None:
         if not held.is_ready:  # the broker says whose it is, and gives new deadlines with that

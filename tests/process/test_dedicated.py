@@ -92,7 +92,7 @@ def test_what_a_receiver_without_a_name_has_done_moves_with_its_topic(broker: Br
             delivery.processed(confirm=True)
             node.configure(topic, dedicated=dedicated)
             wait_until(partial(is_so, node, topic, dedicated))
-            wait_until(lambda: node.describe(topic)["endpoints"] == 1)
+            wait_until(lambda: node.describe(topic).endpoints == 1)
         node.publish(topic, b"last", expect="processed", receipt=False)
         (delivery,) = inbox.batch(10, timeout=SECONDS_MAX)
         assert delivery.payload == b"last"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import asterism
-from asterism.sdk.aio import CREDIT, Inbox, Node
+from asterism.sdk.aio import Inbox, Node
 from asterism.testing import Broker
 from asterism.wire import Verb
 from tests.process.conftest import (
@@ -331,7 +331,7 @@ async def test_the_endpoints_of_a_deleted_receiver_are_told(node: Node, topic: s
 
 async def ten_done(node: Node, topic: str) -> tuple[Inbox, list[int]]:
     """A receiver that has processed ten messages; their sequences."""
-    inbox = await node.subscribe(topic, name="r")
+    inbox = await node.subscribe(topic, name="r", credit=100)
     receipts = await node.publish_many(topic, [b"%d" % n for n in range(10)], expect="processed")
     await take(inbox, 10)
     return inbox, receipts.sequences
@@ -350,7 +350,7 @@ async def test_a_receiver_may_be_moved_back_to_a_message(
     await node.seek(topic, "r", sequence=sequences[7])
     assert await take(inbox, 3) == [b"7", b"8", b"9"]
     await asyncio.to_thread(broker.restart, "worker", worker_of_topic(topic))
-    await until(functools.partial(has_credit, node, topic, CREDIT), "the inbox to be there again")
+    await until(functools.partial(has_credit, node, topic, 100), "the inbox to be there again")
     assert await is_empty(node, inbox), "and that they are done again is remembered"
     await node.seek(topic, "r", sequence=0)
     assert await take(inbox, 10) == [b"%d" % n for n in range(10)]

@@ -563,6 +563,28 @@ def test_a_websocket_takes_reports_and_credit(topic: Topic) -> None:
     assert {delivery["payload"] for delivery in topic.pull("w", wait=5)} >= {"2", "3", "4"}
 
 
+def test_a_websocket_keeps_what_it_was_sent_for_as_long_as_it_lives(topic: Topic) -> None:
+    with socket(topic, "name=w&sent_timeout=0.3&received_timeout=0.3") as talk:
+        heard(talk)
+        topic.publish("1", expect="processed")
+        first = heard(talk)
+        with pytest.raises(TimeoutError):
+            talk.recv(1.5)  # five times its deadline
+        talk.send(json.dumps({"processed": [first["sequence"]]}))
+        told = heard(talk)
+        assert (told["event"], told["refused"]) == ("reported", [])
+
+
+def test_what_was_pulled_has_its_deadline_and_comes_again(topic: Topic) -> None:
+    topic.publish("1", expect="processed")
+    answer = topic.http.put(
+        f"{topic.path}/receivers/r", json={"interests": ["**"], "sent_timeout": 0.3}
+    )
+    assert answer.status_code < 300, answer.text
+    assert [held["attempt"] for held in topic.pull("r", wait=5)] == [1]
+    assert [held["attempt"] for held in topic.pull("r", wait=10)] == [2]
+
+
 def test_a_bad_frame_is_told_and_the_conversation_goes_on(topic: Topic) -> None:
     with socket(topic) as talk:
         heard(talk)
