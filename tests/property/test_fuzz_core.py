@@ -90,6 +90,7 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "group": st.none() | st.just("crew"),
     "durable": st.none() | st.booleans(),
     "credit": st.integers(1, 3),
+    "less": st.integers(0, 3),
     "holding": st.none() | holdings,
     "count": st.integers(1, 3),
     "wait_ms": st.integers(0, 3),

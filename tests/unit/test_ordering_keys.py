@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from asterism import Backoff, limits
+from asterism import limits
 from asterism.rows import Rows
-from asterism.settings import DropOld
+from asterism.settings import BackoffMs, DropOld
 from asterism.storage.memory import MemoryRows
 from tests.support.core import START_MS, CoreBroker
 from tests.support.kinds import (
@@ -138,7 +138,7 @@ def test_a_blocking_topic_keeps_to_the_order_of_a_key(kind: Kind, how: str) -> N
 def test_one_that_comes_back_is_before_those_of_a_better_priority(
     kind: Kind, restarts: bool, how: str
 ) -> None:
-    pause = Backoff(1_000, 1_000) if how == "pause" else None
+    pause = BackoffMs(1_000, 1_000) if how == "pause" else None
     broker = CoreBroker(max_attempts=9, retry_backoff=pause)
     broker.subscribe(name="worker")
     broker.subscribe(b"stand-in", "nothing", name="worker", credit=0)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from asterism import Backoff, PeerError, limits
+from asterism import PeerError, limits
 from asterism import commands as ask
 from asterism.actors.shard import Shard
 from asterism.rows import Rows
+from asterism.settings import BackoffMs
 from asterism.storage.keys import FIRST_PASSING, TopicKeys, is_passing
 from asterism.storage.memory import MemoryRows
 from asterism.storage.records import pack, unpack
@@ -53,10 +54,12 @@ def come_back(
     interests: tuple[str, ...] = ("**",),
     **fields: Any,
 ) -> dict[str, Any]:
-    """Subscribes again, and says what is held, of which sessions; what that was answered."""
+    """Subscribes again, and says what is held, of which sessions; what that was answered, but for
+    the deadlines."""
     sequences, attempts = tuple(one[0] for one in held), tuple(one[1] for one in held)
     fields = {"credit": 100, "holding": (sessions, sequences, attempts), **fields}
-    return broker.ask(ask.Subscribe(node, broker.request(), 1, interests, **fields))
+    told = broker.ask(ask.Subscribe(node, broker.request(), 1, interests, **fields))
+    return {name: value for name, value in told.items() if not name.endswith("_timeout_ms")}
 
 
 def broker_with(*nodes: bytes, rows: Rows | None = None, **settings: Any) -> CoreBroker:
@@ -159,7 +162,7 @@ def test_a_place_that_it_has_is_kept_while_it_is_away(away: Away) -> None:
 
 @each_way
 def test_attempts_go_on_counting(away: Away) -> None:
-    broker = broker_with(A, max_attempts=3, retry_backoff=Backoff(1_000, 1_000))
+    broker = broker_with(A, max_attempts=3, retry_backoff=BackoffMs(1_000, 1_000))
     sequence = broker.publish(b"job", max_receivers=None)
     broker.failed(sequence, node=A)
     broker.take(A)
