@@ -31,6 +31,8 @@ from asterism.sdk.connection import (
     log,
     sayable,
 )
+from asterism.sdk.consuming import CONCURRENCY, Consumer, Handler, OnError, SubscribeOptions
+from asterism.sdk.consuming import check as check_consume
 from asterism.sdk.deliveries import FAILED, PROCESSED, RECEIVED, REPLY_SUBJECT, REPLY_TOPIC
 from asterism.sdk.listing import Listing, Pages
 from asterism.sdk.producing import MESSAGE_BYTES, Incoming
@@ -451,6 +453,29 @@ class Node(Connection):
                 self._schedule()
             raise
         return inbox
+
+    async def consume(
+        self,
+        topic: str,
+        handler: Handler,
+        *interests: str,
+        concurrency: int = CONCURRENCY,
+        on_error: OnError = "fail",
+        stop: asyncio.Event | None = None,
+        **options: Unpack[SubscribeOptions],
+    ) -> None:
+        """Subscribes, and awaits ``handler(delivery)`` for each delivery, until it is stopped.
+
+        ``concurrency`` handlers run at a time. A delivery is received when its handler begins and
+        processed when that returns, unless the handler has reported something else. What a handler
+        raises is logged, and the delivery ``failed``, or given back with ``on_error="give_back"``.
+        Cancelling this, or setting ``stop``, lets the handlers that run come to their end, gives
+        the rest back, and leaves the topic; cancelling it again cancels them too. Other options
+        are those of ``subscribe``.
+        """
+        check_consume(handler, concurrency, on_error)
+        inbox = await self.subscribe(topic, *interests, **options)
+        await Consumer(inbox, handler, on_error).run(concurrency, stop)
 
     async def pull(
         self,

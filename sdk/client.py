@@ -37,6 +37,14 @@ from asterism.sdk.connection import (
     Receipt,
     sayable,
 )
+from asterism.sdk.consuming import (
+    CONCURRENCY,
+    BlockingConsumer,
+    BlockingHandler,
+    OnError,
+    SubscribeOptions,
+)
+from asterism.sdk.consuming import check as check_consume
 from asterism.sdk.deliveries import FAILED, PROCESSED, RECEIVED, Received
 from asterism.sdk.driving import Loop
 from asterism.sdk.listing import BlockingListing, Listing
@@ -514,6 +522,29 @@ class BlockingNode:
             )
         )
         return BlockingInbox(self._loop, inbox)
+
+    def consume(
+        self,
+        topic: str,
+        handler: BlockingHandler,
+        *interests: str,
+        concurrency: int = CONCURRENCY,
+        on_error: OnError = "fail",
+        stop: threading.Event | None = None,
+        **options: Unpack[SubscribeOptions],
+    ) -> None:
+        """Subscribes, and calls ``handler(delivery)`` for each delivery, until it is stopped.
+
+        ``concurrency`` handlers run at a time, each in a thread. A delivery is received when its
+        handler begins and processed when that returns, unless the handler has reported something
+        else. What a handler raises is logged, and the delivery ``failed``, or given back with
+        ``on_error="give_back"``. Ctrl-C, or setting ``stop``, lets the handlers that run come to
+        their end, gives the rest back, and leaves the topic. Other options are those of
+        ``subscribe``.
+        """
+        check_consume(handler, concurrency, on_error)
+        inbox = self.subscribe(topic, *interests, **options)
+        BlockingConsumer(inbox, handler, on_error, concurrency).run(stop)
 
     def pull(
         self,
