@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, Self, Unpack
 
 from asterism import checks, limits
 from asterism.addresses_host import DEFAULT_ADDRESS, address_in
-from asterism.errors import PeerError
+from asterism.errors import NoSuchReceiver, NoSuchTopic, PeerError
 from asterism.message import Header
 from asterism.options import Backoff, TopicOptions, topic_fields, topic_overrides
 from asterism.sdk import arguments
@@ -33,6 +33,8 @@ from asterism.sdk.connection import (
     log,
     sayable,
 )
+from asterism.sdk.consuming import CONCURRENCY, Consumer, Handler, OnError, SubscribeOptions
+from asterism.sdk.consuming import check as check_consume
 from asterism.sdk.deliveries import FAILED, PROCESSED, RECEIVED, REPLY_SUBJECT, REPLY_TOPIC
 from asterism.sdk.listing import Listing, Pages
 from asterism.sdk.producing import MESSAGE_BYTES, Incoming
@@ -47,6 +49,7 @@ from asterism.sdk.results import (
     TopicInfo,
 )
 from asterism.sdk.session import WINDOW_BYTES, WINDOW_MESSAGES
+from asterism.sdk.signatures import with_settings, with_subscribe_options, with_wishes
 from asterism.sdk.tickets import ClosedError, Outcome
 from asterism.settings import DropOld, RejectNew
 from asterism.wire import Verb, dedicated_topic, worker_topic
@@ -99,9 +102,15 @@ class Message:
 
     __slots__ = ("payload", "wishes")
 
+    @with_wishes
     def __init__(self, payload: Payload, **wishes: Unpack[Wishes]) -> None:
+        """A payload, and what is said of it."""
         self.payload = payload
         self.wishes = wishes
+
+    def __repr__(self) -> str:
+        said = "".join(f", {name}={value!r}" for name, value in self.wishes.items())
+        return f"<Message of {len(self.payload)} bytes{said}>"
 
 
 class Once(NamedTuple):
@@ -154,6 +163,7 @@ class Node(Connection):
 
     # --- publishing -------------------------------------------------------------------------
 
+    @with_wishes
     async def publish(
         self,
         topic: str,
@@ -177,6 +187,7 @@ class Node(Connection):
             self._schedule()
         return await receipt.accepted(timeout)
 
+    @with_wishes
     async def send(
         self,
         topic: str,
@@ -231,6 +242,7 @@ class Node(Connection):
         self._session.publish(receipt, 0, [message], size)
         self._schedule()
 
+    @with_wishes
     async def publish_many(
         self,
         topic: str,
@@ -251,6 +263,7 @@ class Node(Connection):
             error.receipt = receipt
             raise
 
+    @with_wishes
     async def send_many(
         self,
         topic: str,
@@ -465,6 +478,30 @@ class Node(Connection):
             raise
         return inbox
 
+    @with_subscribe_options(subscribe)
+    async def consume(
+        self,
+        topic: str,
+        handler: Handler,
+        *interests: str,
+        concurrency: int = CONCURRENCY,
+        on_error: OnError = "fail",
+        stop: asyncio.Event | None = None,
+        **options: Unpack[SubscribeOptions],
+    ) -> None:
+        """Subscribes, and awaits ``handler(delivery)`` for each delivery, until it is stopped.
+
+        ``concurrency`` handlers run at a time. A delivery is received when its handler begins and
+        processed when that returns, unless the handler has reported something else. What a handler
+        raises is logged, and the delivery ``failed``, or given back with ``on_error="give_back"``.
+        Cancelling this, or setting ``stop``, lets the handlers that run come to their end, gives
+        the rest back, and leaves the topic; cancelling it again cancels them too. Other options
+        are those of ``subscribe``.
+        """
+        check_consume(handler, concurrency, on_error)
+        inbox = await self.subscribe(topic, *interests, **options)
+        await Consumer(inbox, handler, on_error).run(concurrency, stop)
+
     async def pull(
         self,
         topic: str,
@@ -477,24 +514,36 @@ class Node(Connection):
     ) -> list[Delivery]:
         """Up to ``max`` deliveries of a durable receiver, waiting ``wait`` seconds for the first.
 
-        The receiver has to exist (``no_such_receiver``) unless ``interests`` are given. ``timeout``
-        is for the answer, beyond ``wait``.
+        The receiver has to exist (``NoSuchReceiver``), unless ``interests`` are given: then it is
+        made with them. One that has others is refused (``WrongState``). ``timeout`` is for the
+        answer, beyond ``wait``.
         """
         arguments.topic_name(topic)
         arguments.receiver_name(receiver)
         arguments.whole("max", max, 1, limits.CREDIT_MAX)
         wait_ms = arguments.milliseconds("wait", wait, 0, limits.TIME_MS_MAX)
+        if interests is not None:
+            arguments.interests(interests)
         inbox = self._idle_puller(topic, receiver)
         if inbox is None:
             inbox = await self._puller(topic, receiver, interests, timeout)
+        elif interests is not None and set(interests) != set(inbox.interests):
+            self._keep_puller(inbox)
+            raise _other_interests(topic, receiver, inbox.interests)
+        return await self._pull_by(inbox, max, wait_ms, timeout)
+
+    async def _pull_by(
+        self, inbox: Inbox, max: int, wait_ms: int, timeout: float | None
+    ) -> list[Delivery]:
         held = inbox._subscription
         self._check_open()
         number = self._session.request(Verb.PULL, held.topic_bytes, (held.endpoint, max, wait_ms))
-        longest = None if timeout is None else timeout + wait
+        longest = None if timeout is None else timeout + wait_ms / 1_000
         try:
             reply = await self._answer(number, longest, "pull")
         except PeerError:
-            await inbox.close()
+            if inbox._is_pulled_by_name:
+                await inbox.close()
             raise
         except BaseException:
             self._cancel_pull(inbox, number)
@@ -513,6 +562,8 @@ class Node(Connection):
 
     def _keep_puller(self, inbox: Inbox) -> None:
         """It is on its topic, and nobody pulls by it just now."""
+        if not inbox._is_pulled_by_name:
+            return
         self._pulls.setdefault((inbox.topic, inbox.receiver), []).append(inbox)
 
     def _on_gone(self, subscription: Subscription, error: PeerError) -> None:
@@ -531,10 +582,20 @@ class Node(Connection):
     async def _puller(
         self, topic: str, receiver: str, interests: Sequence[str] | None, timeout: float | None
     ) -> Inbox:
-        if interests is None:
-            interests = await self._interests_of(topic, receiver, timeout)
+        try:
+            found = await self._interests_of(topic, receiver, timeout)
+        except (NoSuchReceiver, NoSuchTopic):
+            if interests is None:
+                raise
+            found = tuple(interests)
+        if interests is not None and set(interests) != set(found):
+            raise _other_interests(topic, receiver, found)
+        interests = found
         # As one of a group: it joins whoever is there, and takes nothing from them.
-        return await self.subscribe(topic, *interests, group=receiver, credit=0, timeout=timeout)
+        options: SubscribeOptions = {"group": receiver, "credit": 0, "timeout": timeout}
+        inbox = await self.subscribe(topic, *interests, **options)
+        inbox._is_pulled_by_name = True
+        return inbox
 
     async def _interests_of(
         self, topic: str, receiver: str, timeout: float | None
@@ -607,16 +668,9 @@ class Node(Connection):
         reply = await self._ask_topic(Verb.EXTEND, topic, fields, timeout)
         return dict(reply.get("refused", ()))
 
-    async def grant(self, inbox: Inbox, credit: int) -> None:
-        """Widens an inbox: so many more deliveries may be out at a time."""
-        held = inbox._subscription
-        held.adaptive = None  # from here on it is the caller's to say
-        held.credit += arguments.whole("credit", credit, 1, limits.CREDIT_MAX - held.credit)
-        held.returned += credit
-        self._touch(held)
-
     # --- request and reply ------------------------------------------------------------------
 
+    @with_wishes
     async def request(
         self,
         topic: str,
@@ -668,6 +722,7 @@ class Node(Connection):
 
     # --- topics -----------------------------------------------------------------------------
 
+    @with_settings
     async def create_topic(
         self,
         topic: str,
@@ -683,6 +738,7 @@ class Node(Connection):
             if error.code != "topic_exists" or not exist_ok:
                 raise
 
+    @with_settings
     async def configure(
         self,
         topic: str,
@@ -752,43 +808,43 @@ class Node(Connection):
     async def create_receiver(
         self,
         topic: str,
-        name: str,
+        receiver: str,
         *interests: str,
         sent_timeout: float | None = None,
         received_timeout: float | None = None,
         timeout: float | None = TIMEOUT,
     ) -> None:
         """Makes a durable receiver with nobody on it yet."""
-        arguments.receiver_name(name, "name")
+        arguments.receiver_name(receiver)
         arguments.interests(interests)
         timeouts = (
             _timeout_ms("sent_timeout", sent_timeout),
             _timeout_ms("received_timeout", received_timeout),
         )
-        fields = (name, interests or ("**",), *timeouts)
+        fields = (receiver, interests or ("**",), *timeouts)
         await self._ask_topic(Verb.CREATE_RECEIVER, topic, fields, timeout)
 
     async def delete_receiver(
-        self, topic: str, name: str, *, timeout: float | None = TIMEOUT
+        self, topic: str, receiver: str, *, timeout: float | None = TIMEOUT
     ) -> None:
         """Deletes a durable receiver and drops its backlog."""
-        arguments.receiver_name(name, "name")
-        await self._ask_topic(Verb.DELETE_RECEIVER, topic, (name,), timeout)
+        arguments.receiver_name(receiver)
+        await self._ask_topic(Verb.DELETE_RECEIVER, topic, (receiver,), timeout)
 
     async def seek(
         self,
         topic: str,
-        name: str,
+        receiver: str,
         *,
         sequence: int | None = None,
         time: float | datetime | None = None,
         timeout: float | None = TIMEOUT,
     ) -> int:
         """Moves a durable receiver to a sequence or a time; with neither, to now."""
-        arguments.receiver_name(name, "name")
+        arguments.receiver_name(receiver)
         arguments.maybe_whole("sequence", sequence, 0, limits.SEQUENCE_MAX)
         at_ms = None if time is None else _moment_ms("time", time)
-        reply = await self._ask_topic(Verb.SEEK, topic, (name, sequence, at_ms), timeout)
+        reply = await self._ask_topic(Verb.SEEK, topic, (receiver, sequence, at_ms), timeout)
         return int(reply["sequence"])
 
     # --- parked deliveries ------------------------------------------------------------------
@@ -1069,6 +1125,11 @@ def _process_topic(process: str) -> bytes:
         return worker_topic(int(number)) if kind == "worker" else dedicated_topic(int(number))
     refusal = PeerError("bad_request", f"there is no process {checks.shown(process)}")
     raise arguments.wrong(refusal)
+
+
+def _other_interests(topic: str, receiver: str, interests: Sequence[str]) -> PeerError:
+    said = f"{receiver!r} of {topic!r} is interested in {', '.join(interests)}, not in these"
+    return PeerError("wrong_state", f"{said}: pull without interests, or by another name")
 
 
 def _content(payload: object) -> bytes:

@@ -76,8 +76,8 @@ milliseconds = local(_milliseconds)
 
 
 @local
-def receiver_name(value: object, name: str = "receiver") -> str:
-    return checks.text(name, value, limits.NAME_BYTES_MAX)
+def receiver_name(value: object) -> str:
+    return checks.text("receiver", value, limits.NAME_BYTES_MAX)
 
 
 @local

@@ -37,6 +37,14 @@ from asterism.sdk.connection import (
     Receipt,
     sayable,
 )
+from asterism.sdk.consuming import (
+    CONCURRENCY,
+    BlockingConsumer,
+    BlockingHandler,
+    OnError,
+    SubscribeOptions,
+)
+from asterism.sdk.consuming import check as check_consume
 from asterism.sdk.deliveries import FAILED, PROCESSED, RECEIVED, Received
 from asterism.sdk.driving import Loop
 from asterism.sdk.listing import BlockingListing, Listing
@@ -51,6 +59,7 @@ from asterism.sdk.results import (
     TopicInfo,
 )
 from asterism.sdk.session import WINDOW_BYTES, WINDOW_MESSAGES
+from asterism.sdk.signatures import with_settings, with_subscribe_options, with_wishes
 from asterism.sdk.tickets import ClosedError, Outcome
 
 _T = TypeVar("_T")
@@ -74,6 +83,9 @@ class BlockingMessageReceipt:
         """Waits for how it ended; a receipt has to have been asked for."""
         outcome: Outcome = self._loop.run(self._receipt.resolved(timeout))
         return outcome
+
+    def __repr__(self) -> str:
+        return f"<Blocking{repr(self._receipt)[1:]}"
 
 
 class BlockingReceipt(BlockingMessageReceipt):
@@ -193,6 +205,7 @@ class BlockingDelivery(Received):
         """Moves its deadline to so many seconds from now; 0 gives it back at once."""
         self._loop.run(self._delivery.extend(seconds, timeout=timeout))
 
+    @with_wishes
     def reply(self, payload: Payload, **wishes: Unpack[Wishes]) -> BlockingReceipt:
         """Answers a request."""
         return BlockingReceipt(self._loop, self._loop.run(self._delivery.reply(payload, **wishes)))
@@ -263,6 +276,9 @@ class BlockingInbox:
         """Has it been left, or has its client been closed?"""
         return self._inbox.is_closed
 
+    def __repr__(self) -> str:
+        return f"<Blocking{repr(self._inbox)[1:]}"
+
     def __iter__(self) -> Iterator[BlockingDelivery]:
         """Every delivery, for as long as the inbox is open."""
         while True:
@@ -330,6 +346,21 @@ class BlockingInbox:
         if not node.is_closed:
             node._finish(deliveries, status, reason)
 
+    def pull(
+        self, max: int = 100, wait: float = 0, *, timeout: float | None = TIMEOUT
+    ) -> list[BlockingDelivery]:
+        """Up to ``max`` deliveries, for an inbox without credit, waiting ``wait`` seconds."""
+        taken = self._loop.run(self._inbox.pull(max, wait, timeout=timeout))
+        return [BlockingDelivery(self._loop, delivery) for delivery in taken]
+
+    def grant(self, credit: int) -> None:
+        """Widens it: so many more deliveries may be out at a time."""
+
+        async def widen() -> None:
+            self._inbox.grant(credit)
+
+        self._loop.run(widen())
+
     def set_interests(self, *interests: str, timeout: float | None = TIMEOUT) -> None:
         """Replaces the interests; what is on its way is neither lost nor repeated."""
         self._loop.run(self._inbox.set_interests(*interests, timeout=timeout))
@@ -361,6 +392,9 @@ class BlockingNode:
         except BaseException:
             self._loop.end()
             raise
+
+    def __repr__(self) -> str:
+        return f"<Blocking{repr(self._node)[1:]}"
 
     @property
     def address(self) -> str:
@@ -398,6 +432,7 @@ class BlockingNode:
 
         self._loop.run(begin())
 
+    @with_wishes
     def publish(
         self,
         topic: str,
@@ -410,6 +445,7 @@ class BlockingNode:
         done = self._loop.run(self._node.publish(topic, payload, timeout=timeout, **wishes))
         return BlockingReceipt(self._loop, done)
 
+    @with_wishes
     def send(
         self,
         topic: str,
@@ -443,6 +479,7 @@ class BlockingNode:
         if not self._node.is_closed:
             self._node._put_now(receipt, message, size)
 
+    @with_wishes
     def publish_many(
         self,
         topic: str,
@@ -462,6 +499,7 @@ class BlockingNode:
             error.receipt = receipt
             raise
 
+    @with_wishes
     def send_many(
         self,
         topic: str,
@@ -533,6 +571,30 @@ class BlockingNode:
         )
         return BlockingInbox(self._loop, inbox, auto_ack)
 
+    @with_subscribe_options(subscribe)
+    def consume(
+        self,
+        topic: str,
+        handler: BlockingHandler,
+        *interests: str,
+        concurrency: int = CONCURRENCY,
+        on_error: OnError = "fail",
+        stop: threading.Event | None = None,
+        **options: Unpack[SubscribeOptions],
+    ) -> None:
+        """Subscribes, and calls ``handler(delivery)`` for each delivery, until it is stopped.
+
+        ``concurrency`` handlers run at a time, each in a thread. A delivery is received when its
+        handler begins and processed when that returns, unless the handler has reported something
+        else. What a handler raises is logged, and the delivery ``failed``, or given back with
+        ``on_error="give_back"``. Ctrl-C, or setting ``stop``, lets the handlers that run come to
+        their end, gives the rest back, and leaves the topic. Other options are those of
+        ``subscribe``.
+        """
+        check_consume(handler, concurrency, on_error)
+        inbox = self.subscribe(topic, *interests, **options)
+        BlockingConsumer(inbox, handler, on_error, concurrency).run(stop)
+
     def pull(
         self,
         topic: str,
@@ -577,10 +639,7 @@ class BlockingNode:
         fields = (topic, receiver, sequences, seconds)
         return self._loop.run(self._node.extend(*fields, timeout=timeout))
 
-    def grant(self, inbox: BlockingInbox, credit: int) -> None:
-        """Widens an inbox: so many more deliveries may be out at a time."""
-        self._loop.run(self._node.grant(inbox._inbox, credit))
-
+    @with_wishes
     def request(
         self, topic: str, payload: Payload, *, timeout: float = TIMEOUT, **wishes: Unpack[Wishes]
     ) -> BlockingDelivery:
@@ -590,6 +649,7 @@ class BlockingNode:
 
     # --- topics -----------------------------------------------------------------------------
 
+    @with_settings
     def create_topic(
         self,
         topic: str,
@@ -603,6 +663,7 @@ class BlockingNode:
             self._node.create_topic(topic, exist_ok=exist_ok, timeout=timeout, **settings)
         )
 
+    @with_settings
     def configure(
         self,
         topic: str,
@@ -646,7 +707,7 @@ class BlockingNode:
     def create_receiver(
         self,
         topic: str,
-        name: str,
+        receiver: str,
         *interests: str,
         sent_timeout: float | None = None,
         received_timeout: float | None = None,
@@ -656,7 +717,7 @@ class BlockingNode:
         self._loop.run(
             self._node.create_receiver(
                 topic,
-                name,
+                receiver,
                 *interests,
                 sent_timeout=sent_timeout,
                 received_timeout=received_timeout,
@@ -664,14 +725,16 @@ class BlockingNode:
             )
         )
 
-    def delete_receiver(self, topic: str, name: str, *, timeout: float | None = TIMEOUT) -> None:
+    def delete_receiver(
+        self, topic: str, receiver: str, *, timeout: float | None = TIMEOUT
+    ) -> None:
         """Deletes a durable receiver and drops its backlog."""
-        self._loop.run(self._node.delete_receiver(topic, name, timeout=timeout))
+        self._loop.run(self._node.delete_receiver(topic, receiver, timeout=timeout))
 
     def seek(
         self,
         topic: str,
-        name: str,
+        receiver: str,
         *,
         sequence: int | None = None,
         time: float | datetime | None = None,
@@ -679,7 +742,7 @@ class BlockingNode:
     ) -> int:
         """Moves a durable receiver to a sequence or a time; with neither, to now."""
         return self._loop.run(
-            self._node.seek(topic, name, sequence=sequence, time=time, timeout=timeout)
+            self._node.seek(topic, receiver, sequence=sequence, time=time, timeout=timeout)
         )
 
     # --- parked deliveries ------------------------------------------------------------------

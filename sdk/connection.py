@@ -32,6 +32,7 @@ from asterism.sdk.link import Link
 from asterism.sdk.producing import RETRY_MS_MAX, RETRY_MS_MIN
 from asterism.sdk.receiving import Subscription
 from asterism.sdk.session import Session
+from asterism.sdk.signatures import with_wishes
 from asterism.sdk.tickets import ClosedError, Outcome, Ticket
 from asterism.sdk.waiting import Waiting, deadline_in
 from asterism.wire import LANE_TOKEN_BYTES, Part, Verb
@@ -189,6 +190,9 @@ class MessageReceipt:
         """Waits for how it ended."""
         return await self.batch._resolved_at(self.position, timeout)
 
+    def __repr__(self) -> str:
+        return f"<MessageReceipt {self.position} of {self.batch!r}>"
+
 
 # --- deliveries ---------------------------------------------------------------------------------
 
@@ -253,6 +257,7 @@ class Delivery(Received):
         for _, code in refused:
             raise PeerError(code, f"message {self.sequence} of {self.topic}")
 
+    @with_wishes
     async def reply(self, payload: Payload, **wishes: Unpack[Wishes]) -> Receipt:
         """Answers a request."""
         target = self.reply_to
@@ -309,6 +314,7 @@ class Inbox:
         self._waiters: list[asyncio.Future[None]] = []
         self._error: PeerError | None = None
         self._is_closed = False
+        self._is_pulled_by_name = False  # it serves the node's pulls, of one receiver
         self._is_cancelled = False  # a pull that nobody waits for: what it brings goes back
 
     @property
@@ -333,6 +339,10 @@ class Inbox:
     def waiting_bytes(self) -> int:
         """Bytes of the payloads that have come and nobody has taken yet."""
         return sum(len(item[4]) for item in self._subscription.buffer)
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.is_closed else ""
+        return f"<Inbox of {self.receiver!r} on {self.topic!r}{state}>"
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return self
@@ -420,6 +430,25 @@ class Inbox:
     async def failed(self, deliveries: Sequence[Received], reason: str = "") -> None:
         """Reports many deliveries failed, in one frame."""
         self._node._finish(deliveries, FAILED, reason)
+
+    async def pull(
+        self, max: int = 100, wait: float = 0, *, timeout: float | None = TIMEOUT
+    ) -> list[Delivery]:
+        """Up to ``max`` deliveries, for an inbox without credit, waiting ``wait`` seconds.
+
+        ``timeout`` is for the answer, beyond ``wait``.
+        """
+        arguments.whole("max", max, 1, limits.CREDIT_MAX)
+        wait_ms = arguments.milliseconds("wait", wait, 0, limits.TIME_MS_MAX)
+        return await self._node._pull_by(self, max, wait_ms, timeout)
+
+    def grant(self, credit: int) -> None:
+        """Widens it: so many more deliveries may be out at a time."""
+        held = self._subscription
+        held.adaptive = None  # from here on it is the caller's to say
+        held.credit += arguments.whole("credit", credit, 1, limits.CREDIT_MAX - held.credit)
+        held.returned += credit
+        self._node._touch(held)
 
     async def set_interests(self, *interests: str, timeout: float | None = TIMEOUT) -> None:
         """Replaces the interests; what is on its way is neither lost nor repeated."""
@@ -510,6 +539,10 @@ class Connection(ABC):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._losses = 0
+
+    def __repr__(self) -> str:
+        state = "" if self._is_open else ", closed" if self._failure is not None else ", not open"
+        return f"<{type(self).__name__} {self.name!r} at {self.address}{state}>"
 
     # --- opening and closing ----------------------------------------------------------------
 
@@ -837,6 +870,12 @@ class Connection(ABC):
         **wishes: Unpack[Wishes],
     ) -> Receipt:
         """Publishes a message; the node's verb, here for the answers to requests."""
+
+    @abstractmethod
+    async def _pull_by(
+        self, inbox: Inbox, max: int, wait_ms: int, timeout: float | None
+    ) -> list[Delivery]:
+        """Pulls by the endpoint of an inbox; the node's, here for inboxes."""
 
     # --- asking -----------------------------------------------------------------------------
 

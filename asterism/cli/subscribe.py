@@ -16,7 +16,7 @@ from typing import Final
 
 from asterism import checks
 from asterism.cli import context, output
-from asterism.sdk.client import BlockingDelivery, BlockingInbox, BlockingNode
+from asterism.sdk.client import BlockingDelivery, BlockingInbox
 
 LOOK_S: Final = 60.0  # how long one fetch waits for a message
 
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
             timeout=options.timeout,
         )
         try:
-            count = _print_all(node, inbox, options)
+            count = _print_all(inbox, options)
         finally:
             if options.forget and (options.name or options.group):
                 node.delete_receiver(options.topic, inbox.receiver, timeout=options.timeout)
@@ -61,7 +61,7 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _print_all(node: BlockingNode, inbox: BlockingInbox, options: argparse.Namespace) -> int:
+def _print_all(inbox: BlockingInbox, options: argparse.Namespace) -> int:
     """Prints until there were enough, time is up, or somebody interrupts; how many there were."""
     count = 0
     ends = None if options.seconds is None else time.monotonic() + options.seconds
@@ -70,7 +70,7 @@ def _print_all(node: BlockingNode, inbox: BlockingInbox, options: argparse.Names
         if left <= 0:
             break
         most = options.credit if options.count is None else options.count - count
-        for delivery in _fetch(node, inbox, min(most, options.credit), left):
+        for delivery in inbox.pull(min(most, options.credit), left, timeout=None):
             # Not in ``with``: where it cannot be printed, nobody has failed at it, and it goes back
             # when the connection is closed.
             delivery.received()
@@ -78,14 +78,6 @@ def _print_all(node: BlockingNode, inbox: BlockingInbox, options: argparse.Names
             delivery.processed()
             count += 1
     return count
-
-
-def _fetch(
-    node: BlockingNode, inbox: BlockingInbox, most: int, wait_s: float
-) -> list[BlockingDelivery]:
-    # A pull is by name, and this receiver may have none: the client is told to use the endpoint.
-    node._node._pulls[inbox.topic, inbox.receiver] = [inbox._inbox]
-    return node.pull(inbox.topic, inbox.receiver, most, wait_s, timeout=None)
 
 
 def _print(delivery: BlockingDelivery, options: argparse.Namespace) -> None:

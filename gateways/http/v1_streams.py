@@ -289,7 +289,7 @@ class Conversation(Writer):
         if body.get("credit") is not None:
             more = checks.whole("credit", body["credit"], 1, CREDIT_MAX - self._credit)
             self._credit += more
-            await self._node.grant(self.inbox, more)
+            self.inbox.grant(more)
         if reports:
             inbox = self.inbox
             refused = await reported(self._node, inbox.topic, inbox.receiver, reports)

@@ -299,7 +299,7 @@ class Era:
         )
         with asterism.connect_blocking(self._address, name="reader", timeout=READY_S) as node:
             for topic in () if are_settled else QUEUES:
-                self._note(f"{topic}: {node.describe(topic)} {node.list_receivers(topic)}")
+                self._note(f"{topic}: {node.describe(topic)} {list(node.list_receivers(topic))}")
             inbox = node.subscribe(LEDGER, name="reader", credit=10_000)
             while len(self._ledger) < wanted:
                 taken = some_blocking(inbox, 1_000, timeout=10)

@@ -22,7 +22,7 @@ import asterism
 from asterism.sdk.aio import Inbox, Node
 from asterism.sdk.client import BlockingInbox, BlockingNode
 from asterism.testing import Broker
-from tests.process.conftest import ROOT, WAIT_S, Consumer, receive, until, with_a_client
+from tests.process.conftest import ROOT, WAIT_S, Consumer, receive, some, until, with_a_client
 
 pytestmark = pytest.mark.process
 
@@ -222,7 +222,7 @@ async def test_a_job_that_takes_longer_than_every_deadline_is_run_once(
         async with asterism.connect(node.address) as own:
             busy = await own.subscribe(topic, group="crew")
             async with await busy.receive(WAIT_S) as delivery:
-                await node.grant(idle, 10)
+                idle.grant(10)
                 await asyncio.sleep(LONG)
                 assert not delivery.lost
             outcome = await receipt.resolved(WAIT_S)
@@ -231,11 +231,11 @@ async def test_a_job_that_takes_longer_than_every_deadline_is_run_once(
             taken = threading.Event()
             future = pool.submit(work_long_blocking, node.address, topic, taken)
             await in_thread(taken.wait, WAIT_S)
-            await node.grant(idle, 10)
+            idle.grant(10)
             await in_thread(future.result, WAIT_S)
             outcome = await receipt.resolved(WAIT_S)
     assert outcome.verdict == "ok"
-    assert await idle.batch(1, 0) == []
+    assert await some(idle, 1, 0) == []
 
 
 def work_long_blocking(address: str, topic: str, taken: threading.Event) -> None:
@@ -291,7 +291,7 @@ async def test_a_consumer_that_hangs_loses_its_delivery_after_max_lease_and_can_
         await until(is_lost, "the holder to see it")
         await healthy.processed(again)
         if client == "asyncio":
-            assert await hung.batch(2, 0) == [], "a stale copy is never handed out"
+            assert await some(hung, 2, 0) == [], "a stale copy is never handed out"
         else:
             own_blocking, _, inbox = blocking
             assert await in_thread(inbox.batch, 2, 0) == []
@@ -316,7 +316,7 @@ async def test_other_deadlines_are_heard_of_and_kept(node: Node, topic: str) -> 
     await asyncio.sleep(LONG)
     assert not delivery.lost
     await delivery.processed(confirm=True)
-    assert await inbox.batch(1, 0) == []
+    assert await some(inbox, 1, 0) == []
 
 
 # --- sharing --------------------------------------------------------------------------------------

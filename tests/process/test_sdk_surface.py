@@ -91,6 +91,28 @@ def test_what_is_given_back_comes_again_and_has_not_failed(broker: Broker, topic
         assert receipt.resolved(WAIT_S).verdict == "ok"
 
 
+# --- pulls ----------------------------------------------------------------------------------------
+
+
+def test_a_pull_by_other_interests_than_the_receiver_has_is_refused(
+    broker: Broker, topic: str
+) -> None:
+    async def scenario(node: Node) -> None:
+        assert await node.pull(topic, "r", interests=["a", "b"]) == []
+        await node.publish_many(topic, [b"1"], subject="a", expect="processed")
+        with pytest.raises(asterism.WrongState, match=r"'r' of .* is interested in a, b"):
+            await node.pull(topic, "r", interests=["c"])
+        (delivery,) = await node.pull(topic, "r", wait=WAIT_S, interests=["b", "a"])
+        await delivery.ack(confirm=True)
+
+    run(broker, scenario)
+    with asterism.connect_blocking(broker.address) as node:  # which has pulled nothing yet
+        with pytest.raises(asterism.WrongState, match="is interested in"):
+            node.pull(topic, "r", interests=["c"])
+        assert node.pull(topic, "r", interests=["a", "b"]) == []
+        assert next(node.list_receivers(topic)).interests == ("a", "b")
+
+
 # --- ends of inboxes ------------------------------------------------------------------------------
 
 

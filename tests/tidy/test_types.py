@@ -42,6 +42,16 @@ async def main() -> None:
         async with await inbox.receive(timeout=1) as delivery:
             print(delivery.attributes["colour"].upper())
         await inbox.close()
+        async for name in node.list_topics():
+            print(name.upper())
+        print((await node.list_receivers("orders"))[0].lag, (await node.stats("orders")).failed + 1)
+
+        async def handle(delivery: asterism.Delivery) -> None:
+            await delivery.nack("no")
+
+        await node.consume("orders", handle, nmae="shop")  # wrong
+        await node.create_topic("orders", retry_backoff=asterism.Backoff(min=0.5, max=8))
+        await node.consume("orders", handle, "order/*", name="shop", credit=10)
 """
 BLOCKING: Final = """
 import asterism
@@ -49,6 +59,12 @@ import asterism
 with asterism.connect_blocking("tcp://127.0.0.1:7700", name="shop") as node:
     node.create_topic("orders", overflow=asterism.DropOld(10), dead_letter="dead")
     node.create_topic("orders", dead_leter="dead")  # wrong
+    print(node.describe("orders").waiting + 1, node.describe("orders").oldest_waiting)
+    print(node.describe("orders")["waiting"])  # wrong
+    for parked in node.list_parked("orders"):
+        print(parked.failed_at.year, parked.reason.upper(), parked.failed_ms)  # wrong
+    node.consume("orders", print, "order/*", concurrency=2, on_error="give_back", name="shop")
+    node.consume("orders", print, on_error="ignore")  # wrong
     receipt = node.publish("orders", b"x", expect="processed")
     print(receipt.accepted().sequence + 1, receipt.resolved().verdict.upper())
     print(receipt.sequenze)  # wrong
@@ -63,7 +79,7 @@ with asterism.connect_blocking("tcp://127.0.0.1:7700", name="shop") as node:
         delivery.failed("no", confirm=True)
     try:
         node.delete_topic("orders")
-    except asterism.PeerError as error:
+    except asterism.BrokerError as error:
         print(error.code.upper())
 """
 CHECKERS: Final = {
@@ -97,6 +113,28 @@ def test_a_type_checker_finds_a_users_mistakes(checker: str, text: str, tmp_path
     found = found_by(checker, path)
     wrong = {at for at, line in enumerate(text.splitlines(), 1) if line.endswith("# wrong")}
     assert set(found) == wrong, found
+
+
+@pytest.mark.parametrize("name", asterism.__all__)
+def test_what_is_public_is_documented_and_says_what_it_is(name: str) -> None:
+    value = getattr(asterism, name)
+    if name == "__version__":
+        return
+    assert value.__doc__, f"{name} has no docstring"
+    if isinstance(value, type):
+        own: object = value.__repr__
+        assert own is not object.__repr__, f"{name} has no repr"
+    if not (isinstance(value, type) and issubclass(value, asterism.BrokerError)):
+        document = (ROOT / "docs" / "sdk.md").read_text(encoding="utf-8")
+        assert re.search(rf"\b{name}\b", document), f"docs/sdk.md does not have {name}"
+
+
+def test_the_command_line_and_the_doors_use_no_private_part_of_the_sdk() -> None:
+    private = re.compile(r"\b(?:node|inbox|delivery|receipt)\._\w+|\bself\._node\._\w+")
+    for folder in ("asterism/cli", "gateways"):
+        for path in (ROOT / folder).rglob("*.py"):
+            found = private.search(path.read_text(encoding="utf-8"))
+            assert found is None, f"{path.name} uses {found[0] if found else ''}"
 
 
 def test_what_is_said_to_be_public_is_there() -> None:

@@ -1,6 +1,9 @@
 """What users of the SDK see and write, as far as that needs no broker."""
 
 import asyncio
+import inspect
+import pydoc
+import re
 from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime
 from typing import Any
@@ -8,7 +11,10 @@ from typing import Any
 import pytest
 
 import asterism
-from asterism.options import topic_overrides, topic_settings_as_user
+from asterism import BlockingDelivery, BlockingNode, Delivery, Node
+from asterism.options import TopicOptions, topic_overrides, topic_settings_as_user
+from asterism.sdk.composing import Wishes
+from asterism.sdk.consuming import SubscribeOptions
 from asterism.sdk.listing import BlockingListing, Listing, Pages
 from asterism.sdk.results import (
     BrokerStatus,
@@ -137,3 +143,33 @@ def test_a_list_asks_for_a_page_when_it_is_wanted_and_not_before() -> None:
     assert numbers.asked == [] and "numbers" in repr(listing)
     assert [next(listing) for _ in range(3)] == [1, 2, 3] and numbers.asked == [0]
     assert next(listing) == 4 and numbers.asked == [0, 3]
+
+
+# --- help -----------------------------------------------------------------------------------------
+
+PUBLISHING = ("publish", "send", "publish_many", "send_many", "request")
+NAMED: list[tuple[Any, type[Any]]] = [
+    *((getattr(node, verb), Wishes) for node in (Node, BlockingNode) for verb in PUBLISHING),
+    *((delivery.reply, Wishes) for delivery in (Delivery, BlockingDelivery)),
+    *((node.create_topic, TopicOptions) for node in (Node, BlockingNode)),
+    *((node.configure, TopicOptions) for node in (Node, BlockingNode)),
+    *((node.consume, SubscribeOptions) for node in (Node, BlockingNode)),
+]
+
+
+@pytest.mark.parametrize(("verb", "keywords"), NAMED, ids=lambda held: held.__qualname__)
+def test_help_names_every_keyword_of_a_verb(verb: Any, keywords: type[Any]) -> None:
+    parameters = inspect.signature(verb).parameters
+    assert keywords.__annotations__.keys() <= parameters.keys()
+    kinds = {parameter.kind for parameter in parameters.values()}
+    assert inspect.Parameter.VAR_KEYWORD not in kinds
+    shown = pydoc.plain(pydoc.render_doc(verb))
+    for name in keywords.__annotations__:
+        assert re.search(rf"^ +{name}: \w", shown, re.MULTILINE), f"{name} is not told"
+
+
+def test_help_tells_defaults_and_units() -> None:
+    shown = pydoc.plain(pydoc.render_doc(Node.create_topic))
+    assert "sent_timeout: 60 unless the broker says otherwise, in seconds" in shown
+    assert inspect.signature(Node.publish).parameters["mode"].default == "durable"
+    assert "ttl: seconds until it expires" in pydoc.plain(pydoc.render_doc(Node.publish))
