@@ -55,7 +55,7 @@ class Subscribing(Publishing):
         joins = receiver.durable and (command.group is not None or receiver.online)
         kept = receiver.interests if joins else ()
         endpoint = self.receivers.attach(command.node, command.endpoint, receiver, interests)
-        former = self.take_absences(nodes, command.endpoint)
+        former = self.take_absences([*nodes, command.node], command.endpoint)
         if receiver.stored and not receiver.durable:
             self.write_endpoint(endpoint)
         self.set_timeouts(receiver, command.sent_timeout_ms, command.received_timeout_ms)
@@ -79,7 +79,7 @@ class Subscribing(Publishing):
     def receiver_for(self, command: Subscribe, nodes: list[bytes]) -> Receiver:
         named = command.group if command.group is not None else command.name
         if named is None:
-            for node in nodes:
+            for node in (*nodes, command.node):
                 waits = self.absences.find(node, command.endpoint)
                 if waits is not None and waits.name.startswith("~"):
                     return waits
