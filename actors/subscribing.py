@@ -58,7 +58,7 @@ class Subscribing(Publishing):
         kept = receiver.interests if joins else ()
         self.set_timeouts(receiver, command.sent_timeout_ms, command.received_timeout_ms)
         endpoint = self.receivers.attach(command.node, command.endpoint, receiver, interests)
-        former = self.take_absences(nodes, command.endpoint)
+        former = self.take_absences([*nodes, command.node], command.endpoint)
         if receiver.stored and not receiver.durable:
             self.write_endpoint(endpoint)
         self.renew_interests(receiver, kept)
@@ -81,7 +81,7 @@ class Subscribing(Publishing):
     def receiver_for(self, command: Subscribe, nodes: list[bytes]) -> Receiver:
         named = command.group if command.group is not None else command.name
         if named is None:
-            for node in nodes:
+            for node in (*nodes, command.node):
                 waits = self.absences.find(node, command.endpoint)
                 if waits is not None and waits.name.startswith("~"):
                     return waits

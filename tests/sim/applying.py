@@ -170,7 +170,7 @@ class Applying(Ledger):
         """An endpoint has come back; the receivers that waited for it. One without a name is that
         receiver again."""
         former: dict[Receiver, None] = {}
-        for node in nodes:
+        for node in (*nodes, command.node):
             known = self.waits_for(node, command.endpoint)
             if known is not None:
                 former[known] = None

@@ -187,6 +187,20 @@ def test_a_client_that_says_nothing_has_its_receiver_back_in_the_same_session(aw
 
 
 @each_way
+def test_an_endpoint_that_does_not_name_its_own_session_has_its_receiver_back_all_the_same(
+    away: Away,
+) -> None:
+    broker = CoreBroker(grace_ms=GRACE_MS)
+    name = broker.subscribe(A)
+    broker.processed(broker.publish(b"job", max_receivers=None), node=A)
+    broker.take(A)
+    for _ in range(2):
+        away(broker)
+        assert come_back(broker, A, sessions=(C,)) == {"receiver": name}
+    assert broker.taken(A) == [] and broker.actor.absences.count == 0
+
+
+@each_way
 def test_nobody_has_a_receiver_back_that_was_not_that_of_a_session_he_names(away: Away) -> None:
     broker = CoreBroker(grace_ms=GRACE_MS)
     name = broker.subscribe(A)
