@@ -22,7 +22,8 @@ import asterism
 from asterism.sdk.aio import Inbox, Node
 from asterism.sdk.client import BlockingInbox, BlockingNode
 from asterism.testing import Broker
-from tests.process.conftest import ROOT, WAIT_S, Consumer, receive, some, until, with_a_client
+from tests.process.conftest import ROOT, WAIT_S, Consumer, receive, until, with_a_client
+from tests.support.batches import some
 
 pytestmark = pytest.mark.process
 
