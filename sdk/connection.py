@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
@@ -441,6 +441,10 @@ class Inbox:
         arguments.whole("max", max, 1, limits.CREDIT_MAX)
         wait_ms = arguments.milliseconds("wait", wait, 0, limits.TIME_MS_MAX)
         return await self._node._pull_by(self, max, wait_ms, timeout)
+
+    def let_go(self, sequences: Collection[int]) -> None:
+        """Keeps these no longer: they were reported by another way than their deliveries."""
+        self._subscription.drop(sequences)
 
     def grant(self, credit: int) -> None:
         """Widens it: so many more deliveries may be out at a time."""

@@ -22,9 +22,11 @@ _WISHES: Final[Keywords] = {
     "subject": (None, "what the message is about; by default the topic's name"),
     "subjects": (None, "the same, where there are several"),
     "mode": ("durable", "durable, push (one receiver that is online) or online (all of them)"),
-    "expect": ("sent", "the step that counts as done: sent, received or processed"),
+    "expect": (None, "the step that counts as done: sent, received or processed; none: as the "
+               "topic says, and that is processed of durable messages, sent of others"),
     "attributes": (None, "text to text, delivered unchanged"),
-    "max_receivers": (None, "durable: over once so many receivers are done; none: no bound"),
+    "max_receivers": (None, "durable: over once so many receivers are done; none: as the topic "
+                      "says; 'all': no bound, whatever the topic says"),
     "ttl": (None, "seconds until it expires; by default the topic's default_ttl"),
     "expires_at": (None, "the same as a time: seconds since 1970, a datetime, or 'never'"),
     "priority": (None, "0 first, none last"),
@@ -38,9 +40,10 @@ _SUBSCRIBE: Final[dict[str, str]] = {
     "name": "of a durable receiver; none: it lives as long as its connection",
     "group": "the same, for several who share its deliveries",
     "durable": "false: not durable, though it has a name or a group",
-    "credit": "deliveries that the inbox holds at a time",
+    "credit": "deliveries that the inbox holds at a time; none: as many as the consumer can do",
     "sent_timeout": "seconds until what is sent has to be received; by default the topic's",
     "received_timeout": "seconds until what is received has to be processed; the same",
+    "max_lease": "seconds for which a delivery is kept, however slow the work; none: for ever",
     "timeout": "seconds to wait for the broker when subscribing",
 }
 

@@ -295,7 +295,7 @@ class Conversation(Writer):
             refused = await reported(self._node, inbox.topic, inbox.receiver, reports)
             for report in reports:
                 if report.status != "received":
-                    inbox._subscription.drop(report.sequences)  # it is kept no longer
+                    inbox.let_go(report.sequences)
             await self._say("reported", {"refused": refused})
 
 
