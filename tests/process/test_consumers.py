@@ -23,7 +23,7 @@ from asterism.sdk.aio import Inbox, Node
 from asterism.sdk.client import BlockingInbox, BlockingNode
 from asterism.testing import Broker
 from tests.process.conftest import ROOT, WAIT_S, Consumer, receive, until, with_a_client
-from tests.support.batches import some
+from tests.support.batches import some, some_blocking
 
 pytestmark = pytest.mark.process
 
@@ -100,7 +100,7 @@ async def test_what_a_killed_consumer_had_not_processed_comes_to_the_next(
 ) -> None:
     payloads = {b"%d" % number for number in range(1_000)}
     await node.create_receiver(topic, "consumer", "**")
-    await node.publish_many(topic, sorted(payloads), expect="processed")
+    await node.publish_many(topic, sorted(payloads))
     async with running(KILLED[client], node.address, topic) as child:
         processed = {(await child.line()).encode() for _ in range(3)}
         assert await child.line() == "works"
@@ -127,7 +127,7 @@ async def test_what_a_handler_fails_at_is_tried_again_and_then_parked(
 ) -> None:
     await node.create_topic(topic, max_attempts=attempts)
     inbox = await node.subscribe(topic, name="consumer")
-    await node.publish(topic, b"job", expect="processed")
+    await node.publish(topic, b"job")
     for attempt in range(1, attempts + 1):
         with pytest.raises(WorkError):
             async with await inbox.receive(WAIT_S) as delivery:
@@ -144,7 +144,7 @@ async def test_what_a_handler_fails_at_is_tried_again_and_then_parked(
 @with_a_client
 async def test_what_a_blocking_handler_fails_at_is_parked(node: Node, topic: str) -> None:
     await node.create_receiver(topic, "consumer", "**")
-    await node.publish(topic, b"job", expect="processed")
+    await node.publish(topic, b"job")
 
     def work() -> None:
         with asterism.connect_blocking(node.address) as own:
@@ -195,7 +195,7 @@ async def test_a_healthy_consumer_runs_each_job_once_however_long_its_inbox(
 ) -> None:
     await create_hasty_topic(node, topic)
     jobs = [b"%d" % number for number in range(60)]
-    await node.publish_many(topic, jobs, expect="processed", max_receivers=1)
+    await node.publish_many(topic, jobs, max_receivers=1)
     if client == "asyncio":
         inbox = await node.subscribe(topic, name="consumer", credit=credit)
         came = await work_on_all(inbox, 60, 0.05)
@@ -218,7 +218,7 @@ async def test_a_job_that_takes_longer_than_every_deadline_is_run_once(
 ) -> None:
     await create_hasty_topic(node, topic)
     idle = await node.subscribe(topic, group="crew", credit=0)
-    receipt = await node.publish(topic, b"job", expect="processed", max_receivers=1)
+    receipt = await node.publish(topic, b"job", max_receivers=1)
     if client == "asyncio":
         async with asterism.connect(node.address) as own:
             busy = await own.subscribe(topic, group="crew")
@@ -253,7 +253,7 @@ def work_long_blocking(address: str, topic: str, taken: threading.Event) -> None
 async def test_what_was_pulled_is_kept_like_all_else(node: Node, topic: str) -> None:
     await create_hasty_topic(node, topic)
     await node.create_receiver(topic, "crew", "**")
-    await node.publish(topic, b"job", expect="processed")
+    await node.publish(topic, b"job")
     (delivery,) = await node.pull(topic, "crew", wait=WAIT_S)
     await asyncio.sleep(LONG)
     assert not delivery.lost
@@ -268,7 +268,7 @@ async def test_a_consumer_that_hangs_loses_its_delivery_after_max_lease_and_can_
     node: Node, topic: str, client: str, credit: int | None, broker: Broker
 ) -> None:
     await create_hasty_topic(node, topic)
-    await node.publish_many(topic, [b"job", b"behind it"], expect="processed", max_receivers=1)
+    await node.publish_many(topic, [b"job", b"behind it"], max_receivers=1)
     async with asterism.connect(broker.address, max_lease=2 * SHORT) as own:
         began = time.monotonic()
         if client == "asyncio":
@@ -295,7 +295,7 @@ async def test_a_consumer_that_hangs_loses_its_delivery_after_max_lease_and_can_
             assert await some(hung, 2, 0) == [], "a stale copy is never handed out"
         else:
             own_blocking, _, inbox = blocking
-            assert await in_thread(inbox.batch, 2, 0) == []
+            assert await in_thread(some_blocking, inbox, 2, 0) == []
             await in_thread(own_blocking.close)
 
 
@@ -310,7 +310,7 @@ def hang_blocking(
 @with_a_client
 async def test_other_deadlines_are_heard_of_and_kept(node: Node, topic: str) -> None:
     inbox = await node.subscribe(topic, name="consumer")
-    await node.publish(topic, b"job", expect="processed")
+    await node.publish(topic, b"job")
     delivery = await inbox.receive(WAIT_S)
     await node.configure(topic, sent_timeout=LONG)
     await node.configure(topic, sent_timeout=SHORT * 2)
@@ -338,7 +338,7 @@ async def work_share(inbox: Inbox, seconds: list[float], left: list[int]) -> int
     """Works until all jobs are done, by whomever; how many it did."""
     share = 0
     while left[0] > 0:
-        for delivery in await inbox.batch(1, 0.05):
+        for delivery in await some(inbox, 1, 0.05):
             async with delivery:
                 await asyncio.sleep(seconds[int(delivery.payload)])
             share += 1
@@ -353,7 +353,7 @@ async def test_workers_of_a_group_share_slow_jobs_fairly(
 ) -> None:
     seconds, left = seconds_of_jobs(), [JOBS]
     jobs = [b"%d" % number for number in range(JOBS)]
-    wishes: Any = {"expect": "processed", "max_receivers": 1}
+    wishes: Any = {"max_receivers": 1}
     async with contextlib.AsyncExitStack() as stack:
         nodes = [
             await stack.enter_async_context(asterism.connect(node.address)) for _ in range(WORKERS)
@@ -380,7 +380,7 @@ async def test_blocking_workers_of_a_group_share_slow_jobs_fairly(node: Node, to
             inbox = own.subscribe(topic, group="crew")
             begin.wait(WAIT_S)
             while left[0] > 0:
-                for delivery in inbox.batch(1, 0.05):
+                for delivery in some_blocking(inbox, 1, 0.05):
                     with delivery:
                         time.sleep(seconds[int(delivery.payload)])
                     share += 1
@@ -392,7 +392,7 @@ async def test_blocking_workers_of_a_group_share_slow_jobs_fairly(node: Node, to
         working = [pool.submit(work) for _ in range(WORKERS)]
         await in_thread(begin.wait, WAIT_S)
         jobs = [b"%d" % number for number in range(JOBS)]
-        await node.publish_many(topic, jobs, expect="processed", max_receivers=1)
+        await node.publish_many(topic, jobs, max_receivers=1)
         assert_fair([await in_thread(each.result, 2 * WAIT_S) for each in working])
 
 
@@ -404,7 +404,7 @@ async def test_with_auto_ack_a_delivery_is_processed_as_it_is_handed_out(
     node: Node, topic: str
 ) -> None:
     inbox = await node.subscribe(topic, name="viewer", auto_ack=True)
-    receipts = await node.publish_many(topic, [b"1", b"2", b"3"], expect="processed")
+    receipts = await node.publish_many(topic, [b"1", b"2", b"3"])
     one = await inbox.receive(WAIT_S)
     assert one.is_finished and not one.lost
     assert len(await receive(inbox, 2)) == 2
@@ -422,7 +422,7 @@ async def test_with_auto_ack_a_blocking_consumer_acknowledges_what_it_was_handed
     node: Node, topic: str
 ) -> None:
     await node.create_receiver(topic, "viewer", "**")
-    await node.publish_many(topic, [b"1", b"2", b"3"], expect="processed")
+    await node.publish_many(topic, [b"1", b"2", b"3"])
 
     def look() -> list[bytes]:
         with asterism.connect_blocking(node.address) as own:

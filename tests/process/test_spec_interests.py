@@ -45,7 +45,7 @@ async def subjects_of(node: Node, inbox: Inbox) -> list[str]:
 @pytest.mark.parametrize("mode", ["online", "durable"])
 @with_a_client
 async def test_an_interest_matches_what_the_table_says(node: Node, topic: str, mode: str) -> None:
-    inboxes = {interest: await node.subscribe(topic, interest) for interest in TABLE}
+    inboxes = {interest: await node.subscribe(topic, interest, credit=100) for interest in TABLE}
     matching = {interest: set(good) for interest, (good, _) in TABLE.items()}
     subjects = sorted({each for good, bad in TABLE.values() for each in good + bad})
     await node.publish_many(
