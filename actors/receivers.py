@@ -86,12 +86,15 @@ class Receiver:
     __slots__ = (
         "copies",
         "copies_count",
+        "counted_to",
         "credit",
         "done_now",
         "durable",
         "endpoints",
         "floor",
+        "has_moved",
         "has_rows",
+        "has_strays",
         "held",
         "horizon",
         "interests",
@@ -104,12 +107,13 @@ class Receiver:
         "name",
         "number",
         "orders",
+        "out_of_runs",
+        "owed",
         "parked",
         "ready",
         "received_timeout_ms",
         "sent_timeout_ms",
         "settings",
-        "stored_floor",
         "window",
     )
 
@@ -125,6 +129,7 @@ class Receiver:
         self.ready: dict[Endpoint, None] = {}
         self.credit = 0
         self.held: dict[int, Delivery] = {}
+        self.out_of_runs = 0  # what it has besides: deliveries without an object
         self.lanes: dict[Lane, None] = {}  # of the pool
         self.orders: dict[tuple[bytes, int], Wait] = {}  # the work queue's waiting orders
         # What is of this receiver alone: log messages and online copies.
@@ -136,10 +141,14 @@ class Receiver:
         self.known: dict[int, Delivery] = {}  # log deliveries in memory: waiting, aside or out
         self.horizon = RANK_END  # log messages from here on are on disk only
         self.floor = 0  # log messages before it are done, moved or parked
-        self.stored_floor = 0
-        self.done_now: list[int] = []  # log messages finished in this turn
+        self.done_now: set[int] = set()  # log messages finished in this turn
         self.marks: set[int] | None = set()  # done above the floor, in x rows; None: too many
         self.has_rows = durable  # of its own: retries, marks; deleted with it
+        self.has_moved = False  # False: it has no d row
+        # Log messages that it has still to do, of those below ``counted_to``; see ``log.py``.
+        self.owed = 0
+        self.counted_to = RANK_END
+        self.has_strays = False  # some of those are not among its interests any more
         self.locks = KeyLocks()
         self.parked = 0
 
@@ -165,6 +174,16 @@ class Receiver:
     @property
     def online(self) -> bool:
         return bool(self.endpoints)
+
+    @property
+    def out(self) -> int:
+        """How many deliveries it has."""
+        return len(self.held) + self.out_of_runs
+
+    def count(self, sequence: int, change: int) -> None:
+        """A log message is, or is no longer, among those that it has still to do."""
+        if sequence < self.counted_to:
+            self.owed += change
 
     def give(self, endpoint: Endpoint, credit: int) -> None:
         """Adds to an endpoint's credit."""
@@ -263,6 +282,11 @@ class Receivers:
     def is_known(self, subjects: tuple[str, ...]) -> bool:
         """Would ``audience`` answer without asking anybody?"""
         return subjects in self._audiences
+
+    @property
+    def has_passing(self) -> bool:
+        """Is there one that lives as long as its connection?"""
+        return len(self.by_name) > self._durable_count
 
     def find(self, name: str) -> Receiver:
         receiver = self.by_name.get(name)

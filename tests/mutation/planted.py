@@ -69,8 +69,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "the parts of a batch in several runs keep their numbers",
         "actors/publishing.py",
-        "False, producer, number + at)",
-        "False, producer, number)",
+        "False, producer, number + at, subjects)",
+        "False, producer, number, subjects)",
         RECEIPTS,
     ),
     Planted(
@@ -230,7 +230,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a finished delivery of a run gives its credit back",
         "actors/endings.py",
-        "            self.credit(page.endpoint, number)\n",
+        "        self.credit(page.endpoint, count)\n",
         "",
         RECEIVERS,
     ),

@@ -33,6 +33,7 @@ from asterism.settings import Backoff
 from asterism.storage.keys import TopicKeys
 from tests.support.core import START_MS, CoreBroker
 from tests.support.delivered import deliveries_of
+from tests.support.lags import check_lags
 
 FINE: set[str | None] = {None}
 NOT_YOURS: set[str | None] = {"not_yours"}
@@ -827,6 +828,7 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
 
     @invariant()
     def all_agrees(self) -> None:
+        check_lags(self.broker.actor)
         self.counts_agree()
         self.receivers_agree()
         self.receipts_agree()
