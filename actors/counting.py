@@ -65,7 +65,7 @@ class Counting(TopicState):
             if by_number.get(receiver.number) is not receiver:
                 del self.counting[receiver]
         start = min([receiver.counted_to for receiver in self.counting] + [self.log_kept_to])
-        self.next_count_ms = now_ms + COUNT_PAUSE_MS
+        self.next_count_ms = 0
         if start == RANK_END:
             return
         left = max(limits.COUNT_ROWS_MAX // (len(self.counting) + 1), 1)
@@ -74,6 +74,7 @@ class Counting(TopicState):
             sequence = number_at_end(key)
             if left == 0:
                 stop = sequence
+                self.next_count_ms = now_ms + COUNT_PAUSE_MS
                 break
             left -= 1
             looked = True
