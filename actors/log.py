@@ -87,6 +87,7 @@ class Log:
         self.messages: dict[int, Message] = {}  # those some receiver has a delivery of in memory
         self.low_sequence = 0
         self.unfinished = False
+        self.has_left_strays = False  # what somebody had may be merely kept now
 
     def offer(
         self, message: Message, receiver: Receiver, rank: int, attempts: int = 0
@@ -112,6 +113,7 @@ class Log:
             delivery.message.header.subjects
         ):
             receiver.count(delivery.sequence, -1)
+            self.has_left_strays = True
 
     def _keep(self, delivery: Delivery, receiver: Receiver) -> None:
         message = delivery.message

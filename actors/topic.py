@@ -94,6 +94,9 @@ class TopicActor(WorkQueue):
             self.send_outbox(now_ms)
         if now_ms >= self.next_sample_ms:
             self.sample(now_ms)
+        if self.log.has_left_strays:
+            self.log.has_left_strays = False
+            self.recount_kept()
         if self.is_counting and now_ms >= self.next_count_ms:
             self.count_on(now_ms)
         effects, self.effects = self.effects, []

@@ -461,6 +461,21 @@ def test_what_was_written_of_a_receiver_is_not_written_again() -> None:
     assert dict(rows.scan(*broker.actor.keys.range_of("f"))) == before
 
 
+def test_what_one_has_held_and_wants_no_more_is_kept_when_it_comes_back() -> None:
+    broker = CoreBroker(grace_ms=5_000)
+    broker.subscribe(b"other", name="other")
+    broker.subscribe(name="r")
+    sequence = broker.publish(subject="b", **EVERY)
+    broker.processed(sequence, node=b"other")
+    broker.set_interests("a")
+    assert (told(broker)[:2], broker.describe()["kept"]) == ((1, 1), 0)
+    broker.restart()
+    assert (told(broker)[:2], broker.describe()["kept"]) == ((1, 1), 0)
+    lost = ((b"consumer",), (), ())
+    broker.ask(ask.Subscribe(b"consumer", broker.request(), 1, ("a",), name="r", holding=lost))
+    assert (told(broker)[0], broker.describe()["kept"]) == (0, 1)
+
+
 # --- asking changes nothing -----------------------------------------------------------------------
 
 
