@@ -77,6 +77,7 @@ class Delivery:
     endpoint: "Endpoint | None" = None
     page: "Page | None" = None
     returns_credit = True
+    counts = True  # of the pool and push: it is in the tally of what is held
     size = 0  # of a large payload, as long as the delivery is out
     sent_ms = 0
     received_ms = 0

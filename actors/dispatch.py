@@ -163,6 +163,8 @@ class Dispatch(Ordering):
         self.hand(endpoint, sequences, messages)
         if run.in_memory:
             pool.pushed_count -= count
+            assert run.subjects is not None, "push messages of a run share a header"
+            self.push_tally.take(run.subjects, count)
             self.totals["processed"] += count
             self.count_passed(endpoint, count)
             return

@@ -2,13 +2,13 @@
 
 from hashlib import blake2b
 
+from asterism.actors.counting import Counting
 from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, Delivery, Message
 from asterism.actors.keyorder import ONLINE, PUSHED
 from asterism.actors.leases import Page
 from asterism.actors.log import Places
 from asterism.actors.receivers import Endpoint, Receiver
 from asterism.actors.runs import Run
-from asterism.actors.state import TopicState
 from asterism.effects import Resolved
 from asterism.message import NEVER_MS, Status
 from asterism.storage.keys import COMMON, NONE_RANK, POOL, number_at_end, rank_of
@@ -30,7 +30,7 @@ def digest_of(payload: bytes) -> bytes:
     return blake2b(payload, digest_size=16).digest()
 
 
-class Endings(TopicState):
+class Endings(Counting):
     """Ends messages and deliveries."""
 
     # --- a delivery that was out ------------------------------------------------------------
@@ -45,7 +45,7 @@ class Endings(TopicState):
         if settings.history != "none" or settings.unique or settings.blocking:
             return 0
         held, pages, live = receiver.held, self.pages, self.pool.live
-        rows, key_of = self.rows, self.keys.pool
+        rows, key_of, take = self.rows, self.keys.pool, self.pool_tally.take
         ended: dict[Endpoint, int] = {}
         count = 0
         for sequence in sequences:
@@ -60,6 +60,7 @@ class Endings(TopicState):
             if not page.deliveries:
                 pages.close(page)
             rows.delete(key_of(sequence))
+            take(delivery.message.header.subjects)
             ended[endpoint] = ended.get(endpoint, 0) + 1
             count += 1
         if count:
@@ -90,6 +91,8 @@ class Endings(TopicState):
                 break
             del plain[sequence]
             ended[page] = ended.get(page, 0) + 1
+            if page.subjects is None:
+                self.pool_tally.take(self.subjects_in(page, sequence))
             if page.producer is not None:
                 told.append((page.producer, page.told_first + sequence - page.first))
             count += 1
@@ -97,16 +100,27 @@ class Endings(TopicState):
             return 0
         self.rows.write_all(dict.fromkeys(self.keys.pool_keys(sequences[:count])))
         self.count_processed(count)
+        receiver.out_of_runs -= count
         for page, number in ended.items():
-            page.left -= number
-            if not page.left and not page.deliveries:
-                self.pages.close(page)
-            assert page.endpoint is not None
-            self.credit(page.endpoint, number)
+            self.take_from_page(page, number)
         if told:
             self.asked -= len(told)
             self.resolve_all(told, {receiver.name: _NAMES[Status.PROCESSED]}, now_ms)
         return count
+
+    def take_from_page(self, page: Page, count: int) -> None:
+        """So many of a part of a run are over."""
+        page.left -= count
+        if page.subjects is not None:
+            self.pool_tally.take(page.subjects, count)
+        if not page.left and not page.deliveries:
+            self.pages.close(page)
+        assert page.endpoint is not None
+        self.credit(page.endpoint, count)
+
+    def subjects_in(self, page: Page, sequence: int) -> tuple[str, ...]:
+        """The subjects of a message that is out of a run."""
+        return self.header_of(page.messages[sequence - page.first][1]).subjects
 
     def release(self, delivery: Delivery) -> None:
         """A delivery is out no longer: it leaves its holder, and its credit goes back."""
@@ -172,6 +186,8 @@ class Endings(TopicState):
         sequence, message = delivery.sequence, delivery.message
         delivery.waits = False
         self.pool.live.pop(sequence, None)
+        if delivery.counts:
+            self.tally_of(message).take(message.header.subjects)
         self.free_payload(message)
         if self.settings.history != "none":
             self.keep_history(message, verdict, delivery, now_ms)
@@ -244,9 +260,6 @@ class Endings(TopicState):
             or self.settings.history != "none"
         )
 
-    def is_interested(self, receiver: Receiver, message: Message) -> bool:
-        return receiver.number in self.receivers.audience(message.header.subjects)
-
     def places_of(self, message: Message) -> Places:
         """Who has, or had, a message with ``max_receivers``."""
         places = self.places.get(message.sequence)
@@ -287,6 +300,7 @@ class Endings(TopicState):
         """A receiver needs this log message no more, or not now; it is not out."""
         delivery.waits = False
         self.log.forget(delivery, receiver)
+        self.owes_less(receiver, delivery.sequence)
         if delivery.placed:
             number, key = receiver.number, delivery.message.header.ordering_key
             self.rows.delete(self.keys.waiting(number, delivery.rank))
@@ -301,10 +315,11 @@ class Endings(TopicState):
         receiver, message = delivery.receiver, delivery.message
         assert receiver is not None
         self.leave_log(delivery, receiver)
-        receiver.done_now.append(delivery.sequence)
+        receiver.done_now.add(delivery.sequence)
         self.unsettled[receiver] = None
         if self.is_tracked(message):
             self.note_fared(delivery, receiver, status, now_ms)
+        self.note_through(message)
         self.release_receiver_key(delivery, receiver)
         self.current_done_by(message, receiver.number)
         self.take_place(message, receiver, status, now_ms)
@@ -400,6 +415,8 @@ class Endings(TopicState):
         """A log message is over, for everybody."""
         sequence = message.sequence
         self.give_verdict(message, verdict, now_ms)
+        self.unkeep(message)
+        self.uncount_on_disk(message, [])
         self.withdraw_copies(message)
         self.free_payload(message)
         self.rows.delete(self.keys.log(sequence))

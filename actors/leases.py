@@ -15,10 +15,10 @@ I3 A page is in ``_absent`` exactly while it is kept for a holder that is away a
    then none of its deliveries has an endpoint. Until the grace has begun it has no deadline.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 
-from asterism.actors.delivery import MEMORY_KIND, Delivery
+from asterism.actors.delivery import MEMORY_KIND, POOL_KIND, Delivery
 from asterism.actors.receivers import Endpoint, Holder, Receiver
 from asterism.actors.runs import Run
 from asterism.commands import Incoming
@@ -43,6 +43,7 @@ class Page:
     expires_ms = 0
     producer: bytes | None = None  # who is told how each of them ended
     told_first = 0  # the producer's number of the first
+    subjects: tuple[str, ...] | None = None  # of all of a run; None: of each its own
     extended = False  # its deadline was asked for, and no setting moves it
     renewed_ms = 0  # when its deadline began anew, if it did
     stored = False
@@ -104,6 +105,8 @@ class Pages:
         page.expires_ms = run.expires_ms
         page.producer = run.producer
         page.told_first = run.number - (run.first - first)
+        page.subjects = run.subjects
+        receiver.out_of_runs += page.left
         self.out += page.left
         return page
 
@@ -309,9 +312,21 @@ class Pages:
         """How many deliveries of these kinds are sent, and how many received."""
         counted = {Status.SENT: 0, Status.RECEIVED: 0}
         for page in self._pages.values():
+            counted[page.status] += page.left if POOL_KIND in kinds else 0
             for delivery in page.deliveries.values():
                 counted[page.status] += delivery.message.kind in kinds
         return counted[Status.SENT], counted[Status.RECEIVED]
+
+    def messages_out(self) -> int:
+        """How many messages are out, each counted once however many have it."""
+        left, sequences = 0, set[int]()
+        for page in self._pages.values():
+            left += page.left
+            sequences.update(page.deliveries)
+        return left + len(sequences)
+
+    def all(self) -> Iterable[Page]:
+        return self._pages.values()
 
     def forget_all(self) -> None:
         """The topic was cleared: its rows are gone already."""

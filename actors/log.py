@@ -38,6 +38,7 @@ from asterism.storage.records import (
     decode_exception,
     decode_fared,
     decode_record,
+    encode_floor,
 )
 
 _POSITION = (1 << 64) - 1
@@ -86,6 +87,7 @@ class Log:
         self.messages: dict[int, Message] = {}  # those some receiver has a delivery of in memory
         self.low_sequence = 0
         self.unfinished = False
+        self.has_left_strays = False  # what somebody had may be merely kept now
 
     def offer(
         self, message: Message, receiver: Receiver, rank: int, attempts: int = 0
@@ -102,6 +104,16 @@ class Log:
         self.forget(delivery, receiver)
         if delivery.rank < receiver.horizon:
             self._keep(delivery, receiver)
+        else:
+            self._leave_strays(delivery, receiver)
+
+    def _leave_strays(self, delivery: Delivery, receiver: Receiver) -> None:
+        """What waits on disk alone is found again only by one who is interested in it."""
+        if receiver.has_strays and receiver.number not in self._receivers.audience(
+            delivery.message.header.subjects
+        ):
+            receiver.count(delivery.sequence, -1)
+            self.has_left_strays = True
 
     def _keep(self, delivery: Delivery, receiver: Receiver) -> None:
         message = delivery.message
@@ -117,6 +129,7 @@ class Log:
                 receiver.horizon = cut[0].rank
             for dropped in cut:
                 self.forget(dropped, receiver)
+                self._leave_strays(dropped, receiver)
 
     def forget(self, delivery: Delivery, receiver: Receiver) -> None:
         """A delivery is no longer in memory."""
@@ -267,6 +280,31 @@ class Log:
 
     # --- what a receiver has done -----------------------------------------------------------
 
+    def owes(self, receiver: Receiver, sequence: int) -> bool:
+        """Has a receiver still to do a live log message that it is interested in?"""
+        if sequence in receiver.known:
+            return True
+        if sequence in receiver.done_now:
+            return False
+        if receiver.has_moved:
+            exception = self._rows.get(self._keys.exception(receiver.number, sequence))
+            if exception is not None:
+                return decode_exception(exception).state != PARKED
+        if sequence < receiver.floor:
+            return False
+        if receiver.marks is not None:
+            return sequence not in receiver.marks
+        return self._rows.get(self._keys.done(receiver.number, sequence)) is None
+
+    def has_renewed(self, receiver: Receiver, row: bytes, sequence: int) -> bool:
+        """The same of one that is there for those alone who have it parked or renewed."""
+        exception = self._rows.get(self._keys.exception(receiver.number, sequence))
+        return (
+            exception is not None
+            and decode_exception(exception).state != PARKED
+            and not self._is_withdrawn(row, receiver.number, sequence)
+        )
+
     def has_done(self, receiver: Receiver, sequence: int) -> bool:
         """Has a receiver finished a log message that it is interested in?"""
         return (
@@ -315,9 +353,13 @@ class Log:
         if receiver.marks is not None and len(receiver.marks) > limits.MARKS_MAX:
             receiver.marks = None
         receiver.done_now.clear()
-        if receiver.stored_floor != receiver.floor:
-            receiver.stored_floor = receiver.floor
-            rows.put(keys.floor(number), receiver.floor.to_bytes(8, "big"))
+        # Strays are counted and may not be found again: a restart counts anew.
+        owed = None if receiver.has_strays else receiver.owed
+        counted_to = min(receiver.counted_to, next_sequence)
+        row = encode_floor(receiver.floor, owed, counted_to)
+        if receiver.floor_row != row:
+            receiver.floor_row = row
+            rows.put(keys.floor(number), row)
 
     def _forget_marks(self, receiver: Receiver, floor: int) -> None:
         """The floor passes what was done out of order: those rows say nothing any more.

@@ -31,7 +31,8 @@ class Passing(Dispatch):
         numbers = self.receivers.audience(header.subjects)
         audience = [by_number[number] for number in numbers if number != WORK]
         wanting = [receiver for receiver in audience if receiver.endpoints]
-        run = Run(self.next_sequence, messages, now_ms, NEVER_MS, in_memory=True)
+        subjects = header.subjects
+        run = Run(self.next_sequence, messages, now_ms, NEVER_MS, True, subjects=subjects)
         if header.mode is Mode.ONLINE:
             passed = self.pass_to_all(wanting, run, now_ms)
         else:
@@ -94,6 +95,7 @@ class Passing(Dispatch):
             return True
         if not self.pool.add_pushed_run(run, lane):
             return False
+        self.push_tally.add(header.subjects, len(run))
         self.fed[lane] = None
         return True
 

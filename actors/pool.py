@@ -13,7 +13,7 @@ I3 No natural row below ``low_sequence`` waits or is out: a walk never starts be
 I4 ``plain`` holds what is out of runs (see ``runs.py``); a walk skips that too.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from itertools import groupby, islice
 from typing import TYPE_CHECKING
@@ -215,6 +215,9 @@ class Pool:
             if lane.window or lane.memory or lane.runs or lane.spill is not None
         }
 
+    def lanes(self) -> Iterable[Lane]:
+        return self._lanes.values()
+
     def _low_rank(self) -> int:
         """Below this rank nothing waits on disk that is not in ``live`` or set aside."""
         low = self.frontier
@@ -329,6 +332,7 @@ class Pool:
             delivery.endpoint = page.endpoint
             delivery.page = page
             page.deliveries[sequence] = receiver.held[sequence] = delivery
+            receiver.out_of_runs -= 1
             self.live[sequence] = delivery
         self.plain.clear()
 
@@ -624,7 +628,7 @@ class _RunReader:
                     part = rows[at : at + last - first + 1]
                     if not self._may_take(range(first, last + 1), part, body):
                         return at
-                    self._keep(part, encoded, body, fields)
+                    self._keep(part, encoded, body, fields, header.subjects)
                     at += len(part)
             elif self._all_ours:
                 return at
@@ -632,7 +636,12 @@ class _RunReader:
         return at
 
     def _keep(
-        self, rows: list[tuple[bytes, bytes]], encoded: bytes, body: int, fields: PlainBegin
+        self,
+        rows: list[tuple[bytes, bytes]],
+        encoded: bytes,
+        body: int,
+        fields: PlainBegin,
+        subjects: tuple[str, ...],
     ) -> None:
         """Makes runs of rows that share a header and have nothing missing between."""
         until = body - len(encoded)
@@ -641,7 +650,7 @@ class _RunReader:
         for producer, number, some in _by_producer(rows, fields.asks):
             messages = tuple([(row[begin:until], encoded, row[body:]) for _, row in some])
             first = number_at_end(some[0][0])
-            self.runs.append(Run(first, messages, *times, False, producer, number))
+            self.runs.append(Run(first, messages, *times, False, producer, number, subjects))
 
     def _may_take(self, sequences: range, rows: list[tuple[bytes, bytes]], body: int) -> bool:
         longest = max([len(row) for _, row in rows])

@@ -1,5 +1,6 @@
 """Publishing: what is accepted, what is refused, where an accepted message waits."""
 
+from collections import Counter
 from collections.abc import Sequence
 from heapq import heappush
 
@@ -106,7 +107,8 @@ class Publishing(Passing):
         lanes = self.lanes_of_run(headers)
         if lanes is None:
             return None
-        asking = {self.header_of(encoded).receipt for encoded in set(headers)}
+        kinds = set(headers)
+        asking = {self.header_of(encoded).receipt for encoded in kinds}
         producer = command.producer if asking == {True} else None
         if asking != {False} and producer is None:
             return None
@@ -117,9 +119,11 @@ class Publishing(Passing):
         rows = plain_rows(now_ms, expires_ms, numbers, ids, headers, payloads, producer, number)
         self.rows.write_all(dict(zip(keys, rows, strict=True)))
         self.count_stored(count, producer is not None, expires_ms)
+        subjects = self.header_of(headers[0]).subjects if len(kinds) == 1 else None
+        self.tally_run(headers, subjects)
         for (lane, at), until in zip(lanes, (*(at for _, at in lanes[1:]), count), strict=True):
             part = messages[at:until]
-            run = Run(start + at, part, now_ms, expires_ms, False, producer, number + at)
+            run = Run(start + at, part, now_ms, expires_ms, False, producer, number + at, subjects)
             self.pool.add_run(run, lane)
             self.fed[lane] = None
         return sequences
@@ -151,7 +155,8 @@ class Publishing(Passing):
         self.rows.put(self.keys.pool(sequence), row)
         self.count_stored(1, header.receipt, expires_ms)
         lane = self.pool.lane_of(header, False)
-        run = Run(sequence, messages, now_ms, expires_ms, False, producer, number)
+        self.pool_tally.add(header.subjects)
+        run = Run(sequence, messages, now_ms, expires_ms, False, producer, number, header.subjects)
         self.pool.add_run(run, lane)
         self.fed[lane] = None
         return range(sequence, sequence + 1)
@@ -186,6 +191,14 @@ class Publishing(Passing):
             return self.incoming_header(published)
         except PeerError:
             return None
+
+    def tally_run(self, headers: tuple[bytes, ...], subjects: tuple[str, ...] | None) -> None:
+        """Counts plain messages by their subjects, which all of them may share."""
+        if subjects is not None:
+            self.pool_tally.add(subjects, len(headers))
+            return
+        for encoded, count in Counter(headers).items():
+            self.pool_tally.add(self.header_of(encoded).subjects, count)
 
     def passing_header(self, headers: tuple[bytes, ...]) -> Header | None:
         """The header of messages that are done once they are sent, if it is one for all."""
@@ -344,6 +357,7 @@ class Publishing(Passing):
         )
         self.rows.put(self.keys.pool(sequence), row)
         self.pool_held += 1
+        self.pool_tally.add(header.subjects)
         self.last_expiry_ms = expires_ms
         if self.next_expiry_ms["m"] is None:
             self.next_expiry_ms["m"] = expires_ms
@@ -383,6 +397,7 @@ class Publishing(Passing):
         if state == PLACED:
             self.rows.put(self.keys.waiting(list_number, rank), sequence.to_bytes(8, "big"))
         if in_pool:
+            self.pool_tally.add(header.subjects)
             self.enter_pool(message, rank, state == PLACED)
         else:
             self.enter_log(message, rank)
@@ -417,6 +432,7 @@ class Publishing(Passing):
         for number in self.receivers.audience(message.header.subjects):
             if number != WORK:
                 receiver = by_number[number]
+                receiver.count(message.sequence, 1)
                 if self.log.offer(message, receiver, rank) is not None and receiver.credit:
                     hungry[receiver] = None
 
@@ -438,6 +454,7 @@ class Publishing(Passing):
         if key is not None:
             self.key_order.enter(list_of(message), key, message.sequence)
         if message.copies is None:
+            self.push_tally.add(message.header.subjects)
             self.fed[self.pool.offer(Delivery(message, rank))] = None
             return
         if message.producer is not None or self.settings.history != "none":
@@ -459,6 +476,7 @@ class Publishing(Passing):
 
     def drop_oldest(self, now_ms: int) -> None:
         """Drops the oldest waiting message; the oldest in flight only when none waits."""
+        self.unroll_all()
         oldest = (self.oldest_waiting_pool(), self.oldest_waiting_log(), self.oldest_memory())
         waiting = [sequence for sequence in oldest if sequence is not None]
         if waiting:
@@ -475,13 +493,20 @@ class Publishing(Passing):
 
     def oldest_waiting_pool(self) -> int | None:
         while (sequence := self.oldest_pool.first()) is not None:
-            delivery = self.pool.live.get(sequence)
             row = self.rows.get(self.keys.pool(sequence))
-            waits = row is not None and row[0] in (NATURAL, PLACED, DELAYED)
-            if waits and (delivery is None or delivery.page is None):
+            if row is not None and self.waits_in_pool(sequence, row):
                 return sequence
             self.oldest_pool.drop(sequence)
         return None
+
+    def waits_in_pool(self, sequence: int, row: bytes) -> bool:
+        """Is a message of the pool neither out, nor a draft, nor parked?"""
+        delivery = self.pool.live.get(sequence)
+        return (
+            row[0] in (NATURAL, PLACED, DELAYED)
+            and (delivery is None or delivery.page is None)
+            and sequence not in self.pool.plain
+        )
 
     def oldest_waiting_log(self) -> int | None:
         """The oldest log message that nobody holds at the moment."""
@@ -517,7 +542,7 @@ class Publishing(Passing):
             if message.copies is not None:
                 self.drop_copies(message, now_ms)
                 return
-            self.end_single(self.pool.live.get(sequence) or Delivery(message, 0), DROPPED, now_ms)
+            self.end_single(self.pool.live.get(sequence) or early(message), DROPPED, now_ms)
             return
         logged = self.log_message(sequence)
         if logged is not None:
@@ -578,6 +603,13 @@ class Publishing(Passing):
             or self.rows.get(self.keys.pool(sequence)) is not None
             or self.rows.get(self.keys.log(sequence)) is not None
         )
+
+
+def early(message: Message) -> Delivery:
+    """The delivery of a push message whose time has not come: nobody has counted it."""
+    delivery = Delivery(message, 0)
+    delivery.counts = False
+    return delivery
 
 
 def _is_message(incoming: Incoming) -> bool:

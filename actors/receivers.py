@@ -98,12 +98,16 @@ class Receiver:
         "away",
         "copies",
         "copies_count",
+        "counted_to",
         "credit",
         "done_now",
         "durable",
         "endpoints",
         "floor",
+        "floor_row",
+        "has_moved",
         "has_rows",
+        "has_strays",
         "held",
         "horizon",
         "interests",
@@ -116,13 +120,14 @@ class Receiver:
         "name",
         "number",
         "orders",
+        "out_of_runs",
+        "owed",
         "parked",
         "ready",
         "received_timeout_ms",
         "sent_timeout_ms",
         "settings",
         "stored",
-        "stored_floor",
         "window",
     )
 
@@ -141,6 +146,7 @@ class Receiver:
         self.ready: dict[Endpoint, None] = {}
         self.credit = 0
         self.held: dict[int, Delivery] = {}
+        self.out_of_runs = 0  # what it has besides: deliveries without an object
         self.lanes: dict[Lane, None] = {}  # of the pool
         self.orders: dict[tuple[bytes, int], Wait] = {}  # the work queue's waiting orders
         # What is of this receiver alone: log messages and online copies.
@@ -152,10 +158,15 @@ class Receiver:
         self.known: dict[int, Delivery] = {}  # log deliveries in memory: waiting, aside or out
         self.horizon = RANK_END  # log messages from here on are on disk only
         self.floor = 0  # log messages before it are done, moved or parked
-        self.stored_floor = 0
-        self.done_now: list[int] = []  # log messages finished in this turn
+        self.floor_row = b""  # as it is stored, if it is
+        self.done_now: set[int] = set()  # log messages finished in this turn
         self.marks: set[int] | None = set()  # done above the floor, in x rows; None: too many
         self.has_rows = durable  # of its own: retries, marks; deleted with it
+        self.has_moved = False  # False: it has no d row
+        # Log messages that it has still to do, of those below ``counted_to``; see ``counting.py``.
+        self.owed = 0
+        self.counted_to = RANK_END
+        self.has_strays = False  # some of those are not among its interests any more
         self.locks = KeyLocks()
         self.parked = 0
 
@@ -186,6 +197,16 @@ class Receiver:
     def is_over(self) -> bool:
         """Has one that lives with its connections lost the last of them?"""
         return not (self.durable or self.endpoints or self.away)
+
+    @property
+    def out(self) -> int:
+        """How many deliveries it has."""
+        return len(self.held) + self.out_of_runs
+
+    def count(self, sequence: int, change: int) -> None:
+        """A log message is, or is no longer, among those that it has still to do."""
+        if sequence < self.counted_to:
+            self.owed += change
 
     def give(self, endpoint: Endpoint, credit: int) -> None:
         """Adds to an endpoint's credit."""
@@ -285,6 +306,11 @@ class Receivers:
     def is_known(self, subjects: tuple[str, ...]) -> bool:
         """Would ``audience`` answer without asking anybody?"""
         return subjects in self._audiences
+
+    @property
+    def has_passing(self) -> bool:
+        """Is there one that lives as long as its connection?"""
+        return len(self.by_name) > self._durable_count
 
     def find(self, name: str) -> Receiver:
         receiver = self.by_name.get(name)

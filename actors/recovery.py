@@ -70,6 +70,7 @@ def recover(
         _go_on_with(actor, actor.under_way)
     actor.outbox_next = 0
     actor.next_sweep_ms = 0
+    actor.count_on(0)
     return actor
 
 
@@ -117,7 +118,14 @@ def _read_progress(actor: TopicActor, receiver: Receiver) -> None:
     keys, rows, number = actor.keys, actor.rows, receiver.number
     floor = rows.get(keys.floor(number))
     if floor is not None:
-        receiver.floor = receiver.stored_floor = decode_floor(floor)
+        receiver.floor_row = floor
+        receiver.floor, owed, counted_to = decode_floor(floor)
+        receiver.owed = owed or 0
+        receiver.counted_to = 0 if owed is None else counted_to
+    else:
+        receiver.counted_to = 0
+    actor.counting[receiver] = None
+    receiver.has_moved = any(True for _ in rows.scan(*keys.exceptions(number)))
     done = rows.scan(keys.done(number, 0), keys.done(number + 1, 0))
     marks = [number_at_end(key) for key, _ in islice(done, MARKS_MAX + 1)]
     receiver.marks = set(marks) if len(marks) <= MARKS_MAX else None
@@ -245,6 +253,7 @@ def _log_delivery(actor: TopicActor, receiver: Receiver, sequence: int) -> Deliv
         _, delivery.rank, _, delivery.spent = decode_exception(exception)
         delivery.placed = True
     message.copies[receiver.number] = receiver.known[sequence] = delivery
+    receiver.has_strays |= not actor.is_interested(receiver, message)
     actor.log.messages[sequence] = message
     if message.header.max_receivers is not None:
         actor.places_of(message).out.add(receiver.number)

@@ -146,7 +146,7 @@ class Retry(Endings):
             self.keys.exception(number, sequence),
             encode_exception(PLACED, rank, delivery.attempts, delivery.spent),
         )
-        delivery.placed = receiver.has_rows = True
+        delivery.placed = receiver.has_rows = receiver.has_moved = True
         self.forget_returned(number, sequence)
         self.unsettled[receiver] = None
 
@@ -207,10 +207,13 @@ class Retry(Endings):
         number, sequence = receiver.number, delivery.sequence
         self.free_place(delivery.message, number)
         self.leave_log(delivery, receiver)
+        if self.is_interested(receiver, delivery.message):
+            receiver.count(sequence, 1)  # it has it still to do
         self.rows.put(
             self.keys.exception(number, sequence),
             encode_exception(DELAYED, delivery.rank, delivery.attempts, delivery.spent),
         )
+        receiver.has_moved = True
         self.unsettled[receiver] = None
         self.add_due(due_ms, DUE_RETRY, number, sequence)
 
@@ -275,6 +278,8 @@ class Retry(Endings):
         self.forget_returned(POOL, sequence)
         delivery.waits = False
         self.pool.live.pop(sequence, None)
+        if delivery.counts:
+            self.pool_tally.take(message.header.subjects)
         self.pool_held -= 1
         self.leave_pool_key(delivery)
         self.resolved_current(sequence)
@@ -288,7 +293,8 @@ class Retry(Endings):
             self.keys.exception(number, sequence),
             encode_exception(PARKED, position, delivery.attempts),
         )
-        receiver.has_rows = True
+        receiver.has_rows = receiver.has_moved = True
+        self.note_through(message)
         self.note_fared(delivery, receiver, Status.FAILED, now_ms)
         self.unsettled[receiver] = None
         self.release_receiver_key(delivery, receiver)
@@ -332,6 +338,7 @@ class Retry(Endings):
             delivery.spent = parked.attempts
             self.expire_anew(delivery.message, now_ms)
             self.pool_held += 1
+            self.pool_tally.add(header.subjects)
             self.wait_in_pool(delivery, rank)
         else:
             self.renew_in_log(parked, record, header, rank, now_ms)
@@ -356,6 +363,9 @@ class Retry(Endings):
         receiver.parked -= 1
         delivery = Delivery(message, rank, parked.attempts)
         delivery.receiver, delivery.spent = receiver, parked.attempts
+        self.unkeep(message)
+        receiver.count(sequence, 1)
+        receiver.has_strays |= not self.is_interested(receiver, message)
         self.note_fared(delivery, receiver, Status.WAITING, now_ms)
         self.wait_in_log(delivery, receiver, rank)
         self.review_only_parked(message, now_ms)
@@ -385,11 +395,27 @@ class Retry(Endings):
             self.rows.put(self.keys.waiting(COMMON, rank), sequence.to_bytes(8, "big"))
         self.add_due(record.expires_ms, DUE_EXPIRE, COMMON, sequence)
         self.head_dirty = True
-        for number in self.receivers.audience(header.subjects):
-            if number != WORK and self.has_not_had(self.receivers.by_number[number], message):
+        self.owe_anew(message, rank)
+
+    def owe_anew(self, message: Message, rank: int) -> None:
+        """A revived message is owed by those who have not had it, and those who were moved back."""
+        sequence = message.sequence
+        renewed = self.renewed_by(sequence)  # they have it still to do, and are counted
+        for number in self.receivers.audience(message.header.subjects):
+            if number == WORK:
+                continue
+            receiver = self.receivers.by_number[number]
+            if self.has_not_had(receiver, message):
                 delivery = Delivery(message, rank)
-                delivery.receiver = self.receivers.by_number[number]
-                self.wait_in_log(delivery, delivery.receiver, rank)
+                delivery.receiver = receiver
+                receiver.count(sequence, 1)
+                self.wait_in_log(delivery, receiver, rank)
+            elif number not in renewed and self.log.owes(receiver, sequence):
+                # It has done it and was moved back since: it finds it in the log, as all the rest.
+                receiver.count(sequence, 1)
+                self.log.offer(message, receiver, rank)
+                self.hungry[receiver] = self.unsettled[receiver] = None
+        self.note_through(message)
 
     def has_not_had(self, receiver: Receiver, message: Message) -> bool:
         """Did a receiver neither finish nor fail a message that is revived, nor has it renewed?
@@ -421,7 +447,7 @@ class Retry(Endings):
         receiver = self.receivers.by_number.get(number)
         if receiver is not None:
             receiver.parked -= 1
-            receiver.done_now.append(sequence)
+            receiver.done_now.add(sequence)
             self.unsettled[receiver] = None
         message = self.log_message(sequence)
         if message is not None:
@@ -439,6 +465,7 @@ class Retry(Endings):
                 message = message_of(sequence, record, header, POOL_KIND)
                 delivery = Delivery(message, record.rank, record.attempts)
                 delivery.placed = record.state == PLACED
+                delivery.counts = counts_as_held(record)
                 delivery.holder, delivery.spent = record.holder, record.spent
         elif delivery.message.kind == MEMORY_KIND:
             return None
@@ -458,6 +485,8 @@ class Retry(Endings):
     def keep_for_parked(self, message: Message, verdict: str, now_ms: int) -> None:
         """An expired log message stays for those who have it parked, and for nobody else."""
         self.give_verdict(message, verdict, now_ms)
+        self.unkeep(message)
+        self.uncount_on_disk(message, self.renewed_by(message.sequence))
         row = self.rows.get(self.keys.log(message.sequence))
         assert row is not None
         record = decode_record(row)
@@ -499,6 +528,9 @@ class Retry(Endings):
         for number in self.renewed_by(message.sequence):
             self.rows.delete(self.keys.fared(message.sequence, number))
             if number not in message.copies:  # it waits on disk alone
+                receiver = self.receivers.by_number.get(number)
+                if receiver is not None:
+                    self.uncount_moved(receiver, message)
                 self.rows.delete(self.keys.exception(number, message.sequence))
 
     def review_only_parked(self, message: Message, now_ms: int) -> None:
@@ -654,8 +686,16 @@ class Retry(Endings):
         if self.settings.unique:
             self.remember_payload(payload, message.sequence, POOL_KIND)
         self.pool_held += 1  # park_pool takes it off again
+        self.pool_tally.add(single.subjects)
         why = _with_second(reason, f" (and {target!r} refused it: {refusal})")
         self.park_pool(Delivery(message, 0, 1), receiver, why, now_ms)
+
+
+def counts_as_held(record: Record) -> bool:
+    """Is a message of the pool in the tally? Not while it waits for its time, nor parked."""
+    if record.state == DELAYED:
+        return record.attempts > 0  # it pauses between two attempts
+    return record.state in (NATURAL, PLACED)
 
 
 def _cut(reason: str, most: int = limits.REASON_BYTES_MAX) -> str:

@@ -26,7 +26,7 @@ class Run:
     """Messages that wait together."""
 
     __slots__ = ("accepted_ms", "expires_ms", "first", "in_memory", "messages", "number",
-                 "producer", "taken")  # fmt: skip
+                 "producer", "subjects", "taken")  # fmt: skip
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class Run:
         in_memory: bool = False,
         producer: bytes | None = None,
         number: int = 0,
+        subjects: tuple[str, ...] | None = None,
     ) -> None:
         self.first = first  # the sequence of the first that was not taken
         self.messages = messages
@@ -46,6 +47,7 @@ class Run:
         self.in_memory = in_memory  # push or online, over once they are sent; else durable
         self.producer = producer  # who has asked for receipts, if somebody has
         self.number = number  # of its messages, the first that was not taken
+        self.subjects = subjects  # of all its messages; None: of each its own
 
     def __len__(self) -> int:
         return len(self.messages) - self.taken

@@ -22,11 +22,12 @@ from asterism.actors.pool import Lane, Pool
 from asterism.actors.producers import Producers
 from asterism.actors.receipts import Outcomes
 from asterism.actors.receivers import Endpoint, Matcher, Receiver, Receivers, SettingsBox, Wait
+from asterism.actors.tallies import Tally
 from asterism.effects import Effect
 from asterism.message import EXPECTED, Header, Status, decode_header
 from asterism.rows import Rows
 from asterism.settings import DEFAULT_BOUNDS, Bounds, TopicSettings
-from asterism.storage.keys import STORE_SNAPSHOT, TopicKeys, number_at_end
+from asterism.storage.keys import RANK_END, STORE_SNAPSHOT, TopicKeys, number_at_end
 from asterism.storage.records import (
     PageRecord,
     Record,
@@ -148,6 +149,9 @@ class TopicState:
         self.reserved = 0  # sequences below it may be given: the row of the reserve says so
         self.pool_held = 0  # live messages of the pool, neither drafts nor parked
         self.log_held = 0
+        self.log_kept = 0  # of them, what everybody is through with, below ``log_kept_to``
+        self.log_kept_to = RANK_END
+        self.pool_tally = Tally()  # of the pool's, by subjects; none that waits for its time
         self.drafting = 0
         self.parked = 0  # parked deliveries
         self.completed = 0
@@ -170,6 +174,9 @@ class TopicState:
 
     def _begin_times(self) -> None:
         """What time moves, and what is in memory alone."""
+        self.push_tally = Tally()
+        self.counting: dict[Receiver, None] = {}  # whose count of the log goes on
+        self.next_count_ms = 0
         # Online copies that wait in runs: for whom, for how many each run, how many messages.
         self.keepers: dict[Receiver, None] = {}
         self.kept: dict[int, int] = {}
@@ -341,7 +348,11 @@ class TopicState:
         cursors = (self.expiry_cursor["m"], self.expiry_cursor["l"])
         low = (self.pool.low_sequence, self.log.low_sequence)
         numbers = (self.receivers.next_number, self.receivers.next_passing)
-        self.rows.put(self.keys.head, pack(values, cursors, low, numbers))
+        if not self.pool_held:
+            self.pool_tally.clear()
+        kept = None if self.log_kept_to != RANK_END or self.receivers.has_passing else self.log_kept
+        counts = (*self.pool_tally.stored(), kept)
+        self.rows.put(self.keys.head, pack(values, cursors, low, numbers, counts))
         self.head_dirty = False
 
     def reserve(self) -> None:
@@ -358,7 +369,7 @@ class TopicState:
             self.next_sequence += limits.SEQUENCES_SKIPPED
 
     def read_head(self, row: bytes) -> None:
-        values, cursors, low, numbers = unpack(row, 4)
+        values, cursors, low, numbers, *counts = unpack(row, 5, 4)
         for name, value in zip(_HEAD_FIELDS, values, strict=True):
             setattr(self, name, value)
         self.expiry_cursor["m"], self.expiry_cursor["l"] = cursors
@@ -366,6 +377,12 @@ class TopicState:
         self.receivers.next_number, *passing = numbers
         if passing:  # earlier versions had one count for all
             (self.receivers.next_passing,) = passing
+        by_subjects, others, kept = counts[0] if counts else ((), self.pool_held, None)
+        self.pool_tally.restore(by_subjects, others)
+        if kept is not None:
+            self.log_kept = kept
+        elif self.log_held:  # it was not counted to the end, or by those who are gone
+            self.log_kept_to = 0
         self.head_dirty = False
 
     def sample(self, now_ms: int) -> None:

@@ -6,9 +6,9 @@ from itertools import islice
 
 from asterism import limits
 from asterism.actors.delivery import LOG_KIND, Delivery, Message
+from asterism.actors.lags import Lag, Lags
 from asterism.actors.leases import Page
 from asterism.actors.pool import rank_of_delivery
-from asterism.actors.publishing import Publishing
 from asterism.actors.receivers import Endpoint, Receiver, Wait, unnamed
 from asterism.commands import (
     CancelWait,
@@ -34,7 +34,7 @@ from asterism.storage.records import NATURAL, PARKED, decode_exception, decode_r
 from asterism.subjects import split_interest
 
 
-class Subscribing(Publishing):
+class Subscribing(Lags):
     """Serves those who receive."""
 
     # --- subscriptions ----------------------------------------------------------------------
@@ -144,6 +144,7 @@ class Subscribing(Publishing):
             self.reopen_keys(receiver)
             if self.log_held and not set(before) >= set(receiver.interests):
                 self.log.read_anew(receiver)
+            self.recount(receiver)
             if receiver.durable:
                 self.write_receiver(receiver)
         if receiver.credit:
@@ -174,6 +175,7 @@ class Subscribing(Publishing):
         receiver.sent_timeout_ms = command.sent_timeout_ms
         receiver.received_timeout_ms = command.received_timeout_ms
         self.receivers.set_interests(receiver, interests)
+        self.recount(receiver)
         self.write_receiver(receiver)
         self.effects.append(Reply(command.node, command.request, {"receiver": receiver.name}))
 
@@ -359,6 +361,7 @@ class Subscribing(Publishing):
         for message in messages:
             self.free_place(message, receiver.number)
         self.current_left_by(receiver)
+        self.recount_kept()
         self.unsettled.pop(receiver, None)
         self.hungry.pop(receiver, None)
         self.stalled.pop(receiver, None)
@@ -393,13 +396,14 @@ class Subscribing(Publishing):
 
     def on_list_receivers(self, command: ListReceivers, now_ms: int) -> None:
         names = sorted(name for name in self.receivers.by_name if name > command.after)
+        found = [self.receivers.by_name[name] for name in names[: limits.LIST_MAX]]
+        lags = self.lags(found)
         listed = [
-            self.describe_receiver(self.receivers.by_name[name])
-            for name in names[: limits.LIST_MAX]
+            self.describe_receiver(receiver, lags[receiver.name], now_ms) for receiver in found
         ]
         self.effects.append(Reply(command.node, command.request, {"receivers": listed}))
 
-    def describe_receiver(self, receiver: Receiver) -> dict[str, object]:
+    def describe_receiver(self, receiver: Receiver, lag: Lag, now_ms: int) -> dict[str, object]:
         return {
             "name": receiver.name,
             "durable": receiver.durable,
@@ -407,10 +411,11 @@ class Subscribing(Publishing):
             "endpoints": len(receiver.endpoints),
             "interests": list(receiver.interests),
             "credit": receiver.credit,
-            "in_flight": len(receiver.held),
+            "in_flight": lag.out,
             "parked": receiver.parked,
             "floor": receiver.floor,
             **timeouts_of(receiver),
+            **lag.told(now_ms),
         }
 
     def on_delete_receiver(self, command: DeleteReceiver, now_ms: int) -> None:
@@ -448,6 +453,7 @@ class Subscribing(Publishing):
         receiver.floor = target
         receiver.horizon = 0
         self.unsettled[receiver] = None
+        self.recount(receiver)
         if receiver.credit:
             self.hungry[receiver] = None
         self.effects.append(Reply(command.node, command.request, {"sequence": target}))

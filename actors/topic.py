@@ -19,7 +19,9 @@ from asterism import commands as ask
 from asterism.actors.delivery import LOG_KIND, MEMORY_KIND, POOL_KIND, Delivery, Message
 from asterism.actors.endings import DROPPED, FAILED
 from asterism.actors.pool import message_of
+from asterism.actors.publishing import early
 from asterism.actors.receivers import Receiver
+from asterism.actors.retry import counts_as_held
 from asterism.actors.state import SWEEP_MS
 from asterism.actors.workqueue import WorkQueue
 from asterism.commands import Command
@@ -92,6 +94,11 @@ class TopicActor(WorkQueue):
             self.send_outbox(now_ms)
         if now_ms >= self.next_sample_ms:
             self.sample(now_ms)
+        if self.log.has_left_strays:
+            self.log.has_left_strays = False
+            self.recount_kept()
+        if self.is_counting and now_ms >= self.next_count_ms:
+            self.count_on(now_ms)
         effects, self.effects = self.effects, []
         return effects
 
@@ -99,6 +106,17 @@ class TopicActor(WorkQueue):
 
     def next_due_ms(self) -> int | None:
         """When ``tick`` has something to do; in the past if it should be called at once."""
+        due_ms = self._next_due_ms()
+        if self.is_counting and (due_ms is None or self.next_count_ms < due_ms):
+            return self.next_count_ms
+        return due_ms
+
+    def _is_counting_alone(self, now_ms: int) -> bool:
+        """Is nothing due but the count of the log, which need not know of runs?"""
+        due_ms = self._next_due_ms()
+        return due_ms is None or due_ms > now_ms
+
+    def _next_due_ms(self) -> int | None:
         if self.pool.unfinished or self.log.unfinished or self.has_handed_enough:
             return 0
         outbox_waits = self.outbox_paused_ms and self.outbox_next < self.next_outbox
@@ -120,6 +138,8 @@ class TopicActor(WorkQueue):
     def tick(self, now_ms: int) -> list[Effect]:
         """Does what has become due."""
         self.handed_bytes = 0
+        if self.is_counting and self._is_counting_alone(now_ms):
+            return self._finish(now_ms)
         self.unroll_all()
         self.pool.unfinished = self.log.unfinished = False
         for delivery in self.pages.due(now_ms):
@@ -153,7 +173,7 @@ class TopicActor(WorkQueue):
             try:
                 self.check_receiver(message.header)
             except PeerError:
-                self.end_single(Delivery(message, 0), FAILED, now_ms)
+                self.end_single(early(message), FAILED, now_ms)
                 return
         self.enter_memory(message, now_ms)
 
@@ -225,6 +245,9 @@ class TopicActor(WorkQueue):
         delivery = Delivery(
             message_of(sequence, record, header, POOL_KIND), record.rank, record.attempts
         )
+        if not counts_as_held(record):
+            self.pool_tally.add(header.subjects)
+            self.head_dirty = True
         delivery.holder, delivery.spent = record.holder, record.spent
         back = record.attempts and self.settings.requeue == "back"
         rank = rank_of(header.priority, self.take_number()) if back else record.rank
@@ -248,6 +271,7 @@ class TopicActor(WorkQueue):
                 receiver = self.receivers.by_number[number]
                 delivery = Delivery(message, record.rank)
                 delivery.receiver = receiver
+                receiver.count(sequence, 1)
                 self.wait_in_log(delivery, receiver, record.rank)
                 message = delivery.message
 
@@ -263,6 +287,9 @@ class TopicActor(WorkQueue):
         elif state == DELAYED:
             delivery = Delivery(message, 0, attempts)
             delivery.receiver, delivery.spent = receiver, spent
+            if not self.is_interested(receiver, message):
+                receiver.count(sequence, 1)  # nobody counts what is on disk alone
+                receiver.has_strays = True
             if self.settings.requeue == "back":
                 rank = rank_of(message.header.priority, self.take_number())
             self.wait_in_log(delivery, receiver, rank)
@@ -434,14 +461,14 @@ class TopicActor(WorkQueue):
 
     def on_describe(self, command: ask.Describe, now_ms: int) -> None:
         sent, received = self.pages.counts((POOL_KIND, LOG_KIND, MEMORY_KIND))
-        oldest = self.oldest_waiting_ms()
+        waiting, oldest = self.waiting_now()
         body = {
             "topic": self.name,
             "settings": self.settings,
             "overrides": sorted(self.overrides),
             "held": self.held,
             "drafting": self.drafting,
-            "waiting": max(self.held - sent - received, 0),
+            "waiting": waiting,
             "sent": sent,
             "received": received,
             "parked": self.parked,
@@ -452,20 +479,11 @@ class TopicActor(WorkQueue):
             "oldest_waiting_ms": None if oldest is None else max(now_ms - oldest, 0),
             "totals": dict(self.totals),
             "rates": self.rates(now_ms),
+            "kept": self.log_kept,
+            "counted": self.log_kept_to == RANK_END,
+            "lags": {name: lag.told(now_ms) for name, lag in self.largest_lags()},
         }
         self.effects.append(Reply(command.node, command.request, body))
-
-    def oldest_waiting_ms(self) -> int | None:
-        """When the oldest waiting message was accepted."""
-        times = []
-        for kind, sequence in (("m", self.oldest_waiting_pool()), ("l", self.oldest_waiting_log())):
-            record = None if sequence is None else self.record_of(kind, sequence)
-            if record is not None:
-                times.append(record.accepted_ms)
-        oldest = self.oldest_memory()
-        if oldest is not None:
-            times.append(self.memory[oldest].accepted_ms)
-        return min(times, default=None)
 
     def on_clear(self, command: ask.Clear, now_ms: int) -> None:
         self.drop_everything(now_ms)
@@ -510,6 +528,7 @@ class TopicActor(WorkQueue):
         receiver.marks = set()
         receiver.horizon = RANK_END
         receiver.floor = self.next_sequence
+        receiver.owed, receiver.counted_to, receiver.has_strays = 0, RANK_END, False
         if receiver.stored and receiver.number != WORK:
             self.unsettled[receiver] = None
 
@@ -531,6 +550,10 @@ class TopicActor(WorkQueue):
         self.current_for.clear()
         self.nothing_under_way()
         self.fed.clear()
+        self.counting.clear()
+        self.pool_tally.clear()
+        self.push_tally.clear()
+        self.log_kept, self.log_kept_to = 0, RANK_END
         self.pool_held = self.log_held = self.drafting = self.parked = self.completed = 0
         self.asked = self.listed = self.last_expiry_ms = 0
         self.outbox_next = self.next_outbox
@@ -592,4 +615,10 @@ _HANDLERS: dict[type, _Handler] = {
     ask.ForwardSettled: TopicActor.on_forward_settled,
 }
 # What takes messages as they come in runs; for every other command each gets its objects first.
-_KNOW_RUNS = frozenset({ask.Publish, ask.Report, ask.Extend, ask.Grant, ask.AwaitReceipts})
+# Those who only ask change nothing, so that a topic that is watched is as quick as any other.
+_KNOW_RUNS = frozenset(
+    {
+        *(ask.Publish, ask.Report, ask.Extend, ask.Grant, ask.AwaitReceipts),
+        *(ask.Describe, ask.Stats, ask.ListReceivers, ask.ListParked, ask.Fetch),
+    }
+)

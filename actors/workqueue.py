@@ -104,6 +104,7 @@ class WorkQueue(Subscribing):
             self.remember_payload(command.payload, command.sequence, POOL_KIND)
         self.drafting -= 1
         self.pool_held += 1
+        self.pool_tally.add(header.subjects)
         self.totals["published"] += 1
         rank = rank_of(header.priority, self.take_number())
         self.wait_in_pool(Delivery(message, rank), rank)
@@ -164,6 +165,8 @@ class WorkQueue(Subscribing):
                 raise PeerError("wrong_state", "the message is a draft: it has no payload yet")
             failed = self.parked and self.parked_positions(command.sequence, None)
             status = Status.FAILED if failed else Status.WAITING
+            if command.sequence in self.pool.plain:
+                status = Status.SENT
             header, payload, message_id = self.header_of(record.header), record.payload, record.id
         self.handed_bytes += len(payload)
         body = {

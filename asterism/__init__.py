@@ -65,6 +65,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which do not run ``__getattr
         ProcessStatus,
         QueueStats,
         ReceiverInfo,
+        ReceiverLag,
         StoredMessage,
         TopicInfo,
     )
@@ -97,6 +98,7 @@ _CLIENTS: Final = {
     "QueueStats": "results",
     "Receipt": "aio",
     "ReceiverInfo": "results",
+    "ReceiverLag": "results",
     "StoredMessage": "results",
     "TopicInfo": "results",
     "connect": "aio",
@@ -145,6 +147,7 @@ __all__ = [
     "QueueStats",
     "Receipt",
     "ReceiverInfo",
+    "ReceiverLag",
     "RejectNew",
     "StoredMessage",
     "TooLarge",

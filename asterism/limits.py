@@ -59,6 +59,11 @@ MARKS_MAX: Final = (
 PRODUCERS_CACHED_MAX: Final = 4_096  # producers of one topic remembered in memory; rest on disk
 ANSWERS_MAX: Final = 1_024  # unsettled publish answers kept per producer; older ones: wrong_state
 PULLS_MAX: Final = 100_000  # pulls and orders waiting on one topic; busy
+COUNT_ROWS_MAX: Final = 512  # rows of the log counted in one part; the next part goes on
+OLDEST_ROWS_MAX: Final = 2_048  # rows read to find how old the oldest are; then: about so old
+SUBJECTS_COUNTED_MAX: Final = 256  # subjects by which a topic counts its pool; the rest together
+SUBJECTS_STORED_MAX: Final = 16  # those it still knows after a restart; more: all together
+LAGS_MAX: Final = 100  # receivers whose lag a description of a topic tells: the largest
 EXPIRE_ROWS_MAX: Final = 1_024  # due rows handled in one tick; the next tick goes on
 
 # --- what is on its way to receivers; past either of these it waits, but for one message --------

@@ -21,6 +21,25 @@ def _moment(milliseconds: float) -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
+class ReceiverLag:
+    """What a receiver has still to do."""
+
+    lag: int  # so many messages
+    out: int  # those of them that are out
+    oldest: float | None  # how old the oldest of them is, in seconds
+    counted: bool  # False: the numbers are near
+
+    @classmethod
+    def from_wire(cls, said: Said) -> Self:
+        return cls(
+            lag=said.get("lag", 0),
+            out=said.get("out", 0),
+            oldest=_seconds(said.get("oldest_ms")),
+            counted=said.get("counted", False),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TopicInfo:
     """A topic: its settings, in seconds, and what it holds. Times are in seconds."""
 
@@ -40,6 +59,9 @@ class TopicInfo:
     oldest_waiting: float | None  # for how long the oldest message has waited
     totals: dict[str, int]  # since the worker started
     rates: dict[str, float]  # the same a second, over the last minute
+    kept: int  # of those held, what every receiver who is interested has done
+    counted: bool  # False: ``kept`` is being counted
+    lags: dict[str, ReceiverLag]  # of its receivers, by name; the largest, where they are many
 
     @classmethod
     def from_wire(cls, said: Said) -> Self:
@@ -51,12 +73,16 @@ class TopicInfo:
             oldest_waiting=_seconds(said.get("oldest_waiting_ms")),
             totals=dict(said.get("totals") or {}),
             rates=dict(said.get("rates") or {}),
+            counted=said.get("counted", False),
+            lags={
+                name: ReceiverLag.from_wire(lag) for name, lag in (said.get("lags") or {}).items()
+            },
         )
 
 
 _TOPIC_COUNTS: Final = (
     *("held", "drafting", "waiting", "sent", "received", "parked", "completed"),
-    *("receivers", "endpoints", "next_sequence"),
+    *("receivers", "endpoints", "next_sequence", "kept"),
 )
 
 
@@ -78,6 +104,7 @@ class ReceiverInfo:
     lag: int | None = None  # messages that it has still to do; none where the broker does not say
     out: int | None = None  # those of them that are out
     oldest: float | None = None  # how old the oldest of them is
+    counted: bool | None = None  # False: these numbers are near
 
     @classmethod
     def from_wire(cls, said: Said) -> Self:
@@ -96,6 +123,7 @@ class ReceiverInfo:
             lag=said.get("lag"),
             out=said.get("out"),
             oldest=_seconds(said.get("oldest_ms")),
+            counted=said.get("counted"),
         )
 
 

@@ -174,7 +174,7 @@ def receivers_of(rows: ReadOnlyStore, keys: TopicKeys) -> dict[int, ReceiverRow]
 
 def floor_of(rows: ReadOnlyStore, keys: TopicKeys, number: int) -> int:
     row = rows.get(keys.floor(number))
-    return 0 if row is None else decode_floor(row)
+    return 0 if row is None else decode_floor(row).floor
 
 
 # --- messages -------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ given again, so a topic's rows are one range, and deleting the topic is deleting
        x  receiver:u32 sequence:u64                done out of order by this receiver
        r  receiver:u32                             durable receiver
        e  receiver:u32 endpoint:u32 node           endpoint of one that lives with its connections
-       f  receiver:u32                             its floor: all before it is done
+       f  receiver:u32                             its floor: all before it is done; what it owes
        p  position:u64                             parked delivery, in order of failing
        g  page:u64                                 deliveries that went out together
        a  producer:16 first:u64                    answer to one publish of a producer

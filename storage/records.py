@@ -347,13 +347,14 @@ def pack(*values: object) -> bytes:
     return pack_value(values)
 
 
-def unpack(row: bytes, count: int) -> Any:
-    """The values of a row; ``internal`` unless there are ``count``."""
+def unpack(row: bytes, count: int, least: int | None = None) -> Any:
+    """The values of a row; ``internal`` unless there are ``count``, or, of one that an earlier
+    version may have written, ``least``."""
     try:
         values = msgpack.unpackb(row, use_list=False, strict_map_key=False)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
         raise PeerError("internal", f"a row is damaged: {error}") from None
-    if type(values) is not tuple or len(values) != count:
+    if type(values) is not tuple or len(values) not in (count, least):
         raise PeerError("internal", f"a row is damaged: it does not hold {count} values")
     return values
 
@@ -429,6 +430,29 @@ def decode_settings(row: bytes) -> dict[str, Any]:
     return dict(unpack(row, 1)[0])
 
 
-def decode_floor(row: bytes) -> int:
-    """An ``f`` row: all before it is done by its receiver."""
-    return int.from_bytes(row, "big")
+class FloorRow(NamedTuple):
+    """An ``f`` row: all before the floor is done by its receiver, and of those below
+    ``counted_to`` it owes so many; ``None`` where nobody has counted."""
+
+    floor: int
+    owed: int | None
+    counted_to: int
+
+
+_FLOOR: Final = struct.Struct(">QQQ")
+_UNCOUNTED: Final = 2**64 - 1
+
+
+def encode_floor(floor: int, owed: int | None, counted_to: int) -> bytes:
+    return _FLOOR.pack(floor, _UNCOUNTED if owed is None else owed, counted_to)
+
+
+def decode_floor(row: bytes) -> FloorRow:
+    """An ``f`` row; one of an earlier version has the floor alone."""
+    if len(row) == 8:
+        return FloorRow(int.from_bytes(row, "big"), None, 0)
+    try:
+        floor, owed, counted_to = _FLOOR.unpack(row)
+    except struct.error as error:
+        raise PeerError("internal", f"a row is damaged: {error}") from None
+    return FloorRow(floor, None if owed == _UNCOUNTED else owed, counted_to)

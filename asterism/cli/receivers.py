@@ -7,11 +7,12 @@ from typing import Any, Final
 import asterism
 from asterism import limits
 from asterism.cli import context, output
-from asterism.cli.topics import confirm, done, name_of
+from asterism.cli.topics import confirm, done, name_of, told_lag
 from asterism.errors import PeerError
 
 COLUMNS: Final = (
-    *("name", "durable", "online", "endpoints", "interests", "credit", "in_flight", "parked"),
+    *("name", "durable", "online", "endpoints", "interests", "credit", "lag", "out", "oldest"),
+    "parked",
 )
 
 
@@ -35,9 +36,13 @@ def list_all(options: argparse.Namespace) -> int:
     if options.json:
         output.say_json({"topic": topic, "receivers": found})
     else:
-        rows = [[_shown(each[column]) for column in COLUMNS] for each in found]
+        rows = [[_column(each, column) for column in COLUMNS] for each in found]
         output.say(output.table(COLUMNS, rows))
     return output.DONE
+
+
+def _column(receiver: dict[str, Any], column: str) -> str:
+    return told_lag(receiver).get(column) or _shown(receiver[column])
 
 
 def show(options: argparse.Namespace) -> int:
@@ -51,7 +56,9 @@ def show(options: argparse.Namespace) -> int:
         output.say_json({"topic": topic, **receiver})
         return output.DONE
     output.say(output.shown_text(receiver["name"]))
-    for name, value in receiver.items():
+    for name, value in (receiver | told_lag(receiver)).items():
+        if name in ("oldest_ms", "counted"):
+            continue  # told with the others
         if name.endswith("_ms"):
             name, value = name.removesuffix("_ms"), f"{value / 1_000:g} s"
         if name != "name":

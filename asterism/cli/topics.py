@@ -84,18 +84,42 @@ def show(options: argparse.Namespace) -> int:
         return output.DONE
     output.say(described["topic"])
     rows = [[count, described[count]] for count in _COUNTS]
-    rows += [[name, described[name]] for name in ("receivers", "endpoints", "next_sequence")]
+    rows += [
+        [name, described[name]] for name in ("kept", "receivers", "endpoints", "next_sequence")
+    ]
     oldest_ms = described["oldest_waiting_ms"]
     rows.append(["oldest waiting", oldest_ms if oldest_ms is None else f"{oldest_ms / 1_000:g} s"])
     rows += [[f"{name} per second", f"{rate:.1f}"] for name, rate in described["rates"].items()]
     for name, value in rows:
         output.say(f"  {name:24} {'-' if value is None else value}")
+    _say_lags(described)
     own = set(described["overrides"])
     output.say("settings (* set on this topic)")
     for name, value in described["settings"].items():
         mark = "*" if name in own or f"{name}_ms" in own else " "
         output.say(f" {mark}{name:24} {_setting(value)}")
     return output.DONE
+
+
+def _say_lags(described: dict[str, Any]) -> None:
+    lags = described["lags"]
+    if not lags:
+        return
+    some = f" ({len(lags)} of {described['receivers']}, those with the largest)"
+    output.say(f"lags{some if len(lags) < described['receivers'] else ''}")
+    rows = [[name, *told_lag(lag).values()] for name, lag in lags.items()]
+    for line in output.table(["receiver", "lag", "out", "oldest"], rows).splitlines():
+        output.say(f"  {line}")
+
+
+def told_lag(lag: dict[str, Any]) -> dict[str, str]:
+    """A lag as people read it; a tilde is before what the broker knows only about."""
+    near = "" if lag["counted"] else "~"
+    return {
+        "lag": f"{near}{lag['lag']}",
+        "out": str(lag["out"]),
+        "oldest": "-" if lag["oldest_ms"] is None else f"{near}{lag['oldest_ms'] / 1_000:g} s",
+    }
 
 
 def _setting(value: object) -> str:

@@ -6,7 +6,9 @@ A scrape ends when everything was answered, or, after most of a second, once not
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from heapq import nlargest
+from operator import itemgetter
 from typing import Any, Final
 
 from asterism.errors import PeerError
@@ -35,6 +37,19 @@ _MESSAGES: Final = (
     "# HELP asterism_messages Messages of a topic by state; completed is a counter.",
     "# TYPE asterism_messages gauge",
 )
+RECEIVERS_MAX: Final = 1_000  # whose lag one scrape tells, the largest: three series each
+_KEPT: Final = (
+    "# HELP asterism_messages_kept Messages that every receiver has done and the topic keeps.",
+    "# TYPE asterism_messages_kept gauge",
+)
+_LAGS: Final = (
+    "# HELP asterism_receiver_lag Messages that a named receiver has still to do.",
+    "# TYPE asterism_receiver_lag gauge",
+    "# HELP asterism_receiver_out Of them, those that it holds.",
+    "# TYPE asterism_receiver_out gauge",
+    "# HELP asterism_receiver_oldest_seconds The age of the oldest of them; 0 without any.",
+    "# TYPE asterism_receiver_oldest_seconds gauge",
+)
 _EVENTS: Final = (
     "# HELP asterism_message_events_total What happened on a topic since its worker started.",
     "# TYPE asterism_message_events_total counter",
@@ -56,6 +71,8 @@ class Scrape:
         self.disks: list[str] = []
         self.counts: list[str] = []
         self.events: list[str] = []
+        self.kept: list[str] = []
+        self.lags: list[tuple[int, str, dict[str, Any]]] = []  # lag, labels, all of it
 
     def left_s(self) -> float:
         """How long it is worth to wait for more."""
@@ -72,6 +89,11 @@ class Scrape:
         for event, total in told["totals"].items():
             labels = f'namespace="{name}",event="{event}"'
             self.events.append(f"asterism_message_events_total{{{labels}}} {total}")
+        self.kept.append(f'asterism_messages_kept{{namespace="{name}"}} {told["kept"]}')
+        for receiver, lag in told["lags"].items():
+            if not receiver.startswith("~"):  # one without a name is another at each connection
+                labels = f'namespace="{name}",receiver="{_label(receiver)}"'
+                self.lags.append((lag["lag"], labels, lag))
 
     def hear_disk(self, process: str, disk: dict[str, Any]) -> None:
         labels = f'process="{process}"'
@@ -81,7 +103,16 @@ class Scrape:
     def text(self) -> str:
         ups = [f'asterism_up{{process="{name}"}} {int(is_up)}' for name, is_up in self.up.items()]
         lines = (*_UP, *ups, *_MESSAGES, *sorted(self.counts), *_EVENTS, *sorted(self.events))
+        lines += (*_KEPT, *sorted(self.kept), *_LAGS, *sorted(self.lag_lines()))
         return "\n".join((*lines, *_DISK, *sorted(self.disks))) + "\n"
+
+    def lag_lines(self) -> Iterator[str]:
+        """The largest lags: there may be more receivers than a scrape should tell of."""
+        for _, labels, told in nlargest(RECEIVERS_MAX, self.lags, key=itemgetter(0)):
+            oldest_s = (told["oldest_ms"] or 0) / 1_000
+            yield f"asterism_receiver_lag{{{labels}}} {told['lag']}"
+            yield f"asterism_receiver_out{{{labels}}} {told['out']}"
+            yield f"asterism_receiver_oldest_seconds{{{labels}}} {oldest_s:g}"
 
 
 class Metrics:
@@ -160,5 +191,5 @@ class Metrics:
 
 
 def _label(value: str) -> str:
-    """A value of a label; a topic's name has no line end."""
-    return value.replace("\\", "\\\\").replace('"', '\\"')
+    """A value of a label."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -307,6 +307,12 @@ HELD: Final = _content(
     }
 )
 _NUMBER: Final = whole(0, limits.SEQUENCE_MAX)
+_LAG: Final[dict[str, Schema]] = {
+    "lag": {**_NUMBER, "description": "messages that it has still to do"},
+    "out": {**_NUMBER, "description": "of them, those that it holds"},
+    "oldest_ms": or_null({**_NUMBER, "description": "the age of the oldest of them"}),
+    "counted": {**FLAG, "description": "false: the numbers are near"},
+}
 DESCRIBED: Final = answer(
     topic={"type": "string"},
     settings={"type": "object"},
@@ -322,6 +328,9 @@ DESCRIBED: Final = answer(
     endpoints=_NUMBER,
     totals={"type": "object"},
     rates={"type": "object"},
+    kept={**_NUMBER, "description": "held, and every receiver who is interested has done them"},
+    counted={**FLAG, "description": "false: kept is being counted"},
+    lags={"type": "object", "additionalProperties": answer(**_LAG)},
 )
 RECEIVERS: Final = answer(
     receivers={
@@ -333,6 +342,7 @@ RECEIVERS: Final = answer(
             interests={"type": "array", "items": {"type": "string"}},
             in_flight=_NUMBER,
             parked=_NUMBER,
+            **_LAG,
         ),
     }
 )

@@ -30,6 +30,7 @@ KEYS = "tests/unit/test_ordering_keys.py"
 LEASES = "tests/unit/test_leases.py"
 KEEPING = "tests/unit/test_leases_sdk.py"
 CREDIT = "tests/unit/test_credit.py"
+LAG = "tests/unit/test_lag.py"
 
 
 class Planted(NamedTuple):
@@ -74,8 +75,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "the parts of a batch in several runs keep their numbers",
         "actors/publishing.py",
-        "False, producer, number + at)",
-        "False, producer, number)",
+        "False, producer, number + at, subjects)",
+        "False, producer, number, subjects)",
         RECEIPTS,
     ),
     Planted(
@@ -319,7 +320,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a finished delivery of a run gives its credit back",
         "actors/endings.py",
-        "            self.credit(page.endpoint, number)\n",
+        "        self.credit(page.endpoint, count)\n",
         "",
         RECEIVERS,
     ),
@@ -1078,5 +1079,89 @@ PLANTED: tuple[Planted, ...] = (
         "        return receiver in taken or len(taken) < wanted\n",
         "        return len(taken) < wanted and receiver not in taken\n",
         RECEIVERS,
+    ),
+    Planted(
+        "those who only ask leave runs as they are",
+        "actors/topic.py",
+        "        *(ask.Describe, ask.Stats, ask.ListReceivers, ask.ListParked, ask.Fetch),\n",
+        "",
+        LAG,
+    ),
+    Planted(
+        "a message that is accepted is the lag of every receiver who is interested",
+        "actors/publishing.py",
+        "                receiver.count(message.sequence, 1)\n",
+        "",
+        LAG,
+    ),
+    Planted(
+        "what a receiver has done is not its lag",
+        "actors/endings.py",
+        "        self.owes_less(receiver, delivery.sequence)\n",
+        "",
+        LAG,
+    ),
+    Planted(
+        "what ends while it is on disk alone is lag no longer",
+        "actors/endings.py",
+        "        self.uncount_on_disk(message, [])\n",
+        "",
+        LAG,
+    ),
+    Planted(
+        "what is out of a run is counted as out",
+        "actors/leases.py",
+        "        receiver.out_of_runs += page.left\n",
+        "",
+        LAG,
+    ),
+    Planted(
+        "what is done of a run is not lag",
+        "actors/endings.py",
+        "            self.pool_tally.take(page.subjects, count)\n",
+        "            pass\n",
+        LAG,
+    ),
+    Planted(
+        "the lag of the pool is that of those interested",
+        "actors/lags.py",
+        "            for number in audience:\n                shared[number]",
+        "            for number in self.receivers.by_number:\n                shared[number]",
+        LAG,
+    ),
+    Planted(
+        "what waits for its time is not lag",
+        "actors/counting.py",
+        "        if row[0] == DELAYED:\n            return\n",
+        "",
+        LAG,
+    ),
+    Planted(
+        "lag is found again after a restart",
+        "actors/recovery.py",
+        "        receiver.owed = owed or 0\n",
+        "        receiver.owed = 0\n",
+        LAG,
+    ),
+    Planted(
+        "a receiver that is moved is counted anew",
+        "actors/subscribing.py",
+        "        self.unsettled[receiver] = None\n        self.recount(receiver)\n",
+        "        self.unsettled[receiver] = None\n",
+        LAG,
+    ),
+    Planted(
+        "what everybody has done is kept, and does not wait",
+        "actors/endings.py",
+        "        self.note_through(message)\n",
+        "",
+        LAG,
+    ),
+    Planted(
+        "a count goes on a few rows at a time",
+        "actors/counting.py",
+        "            left -= 1\n",
+        "",
+        LAG,
     ),
 )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -235,6 +236,30 @@ def test_a_topic_is_created_once(line: Line) -> None:
 # --- receivers ------------------------------------------------------------------------------------
 
 
+def test_the_lag_of_a_receiver_is_shown_with_it_and_with_its_topic(
+    line: Line, broker: Broker
+) -> None:
+    with asterism.connect_blocking(broker.address) as node:
+        inbox = node.subscribe("lagging", name="slow", credit=1)
+        node.create_receiver("lagging", "away", "b")
+        for subject in ("a", "a", "b"):
+            node.publish("lagging", b"x", subject=subject, expect="processed")
+        held = inbox.receive(timeout=WAIT_S)
+        lags = {row["name"]: row for row in line.json("receiver", "list", "lagging")["receivers"]}
+        assert (lags["slow"]["lag"], lags["slow"]["out"]) == (3, 1)
+        assert (lags["away"]["lag"], lags["away"]["out"]) == (1, 0)
+        assert lags["slow"]["counted"] and lags["slow"]["oldest_ms"] >= 0
+        shown = line.run("receiver", "show", "lagging", "slow")
+        assert re.search(r"^  lag +3$", shown, re.MULTILINE)
+        assert re.search(r"^  oldest +[\d.]+ s$", shown, re.MULTILINE)
+        topic = line.run("topic", "show", "lagging")
+        assert re.search(r"^  slow +3 +1 +[\d.]+ s$", topic, re.MULTILINE)
+        assert re.search(r"^  kept +0$", topic, re.MULTILINE)
+        held.processed(confirm=True)
+    assert line.json("topic", "show", "lagging")["kept"] == 1
+    assert line.json("topic", "show", "lagging")["lags"]["slow"]["lag"] == 2
+
+
 def test_a_receiver_is_listed_shown_moved_and_deleted(line: Line, broker: Broker) -> None:
     with asterism.connect_blocking(broker.address) as node:
         inbox = node.subscribe("heard", "a/*", "b", name="ear", credit=7)
@@ -244,8 +269,8 @@ def test_a_receiver_is_listed_shown_moved_and_deleted(line: Line, broker: Broker
         assert (listed["name"], listed["durable"], listed["online"]) == ("ear", True, True)
         head, row = line.run("receiver", "list", "heard").splitlines()
         assert head.split() == [
-            *("name", "durable", "online", "endpoints", "interests", "credit", "in_flight"),
-            "parked",
+            *("name", "durable", "online", "endpoints", "interests", "credit", "lag", "out"),
+            *("oldest", "parked"),
         ]
         assert row.split()[:6] == ["ear", "yes", "yes", "1", "a/*", "b"]
     shown = line.json("receiver", "show", "heard", "ear")

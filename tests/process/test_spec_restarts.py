@@ -203,6 +203,25 @@ async def has_receivers(node: Node, topic: str, count: int) -> bool:
     return len(await node.list_receivers(topic)) == count
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@with_a_client
+async def test_the_lag_of_a_receiver_outlives_every_process(
+    node: Node, topic: str, broker: Broker, kind: str
+) -> None:
+    await node.create_receiver(topic, "every", "a", "b")
+    await node.create_receiver(topic, "one", "b")
+    for subject in ("a", "b", "b"):
+        await node.publish(topic, b"x", subject=subject, expect="processed")
+        await node.publish(topic, b"x", subject=subject, expect="processed", max_receivers=1)
+    before = (await node.describe(topic)).lags
+    assert (before["every"].lag, before["one"].lag) == (6, 4)
+    await restart(broker, kind, topic)
+    after = (await node.describe(topic)).lags
+    assert (after["every"].lag, after["one"].lag) == (6, 4)
+    assert before["one"].oldest is not None and after["one"].oldest is not None
+    assert after["one"].counted and after["one"].oldest >= before["one"].oldest
+
+
 @with_a_client
 async def test_what_is_due_later_outlives_the_kill_of_its_worker(
     node: Node, topic: str, broker: Broker

@@ -367,6 +367,25 @@ async def test_a_topic_describes_itself(node: Node, topic: str) -> None:
 
 
 @with_a_client
+async def test_a_receiver_tells_its_lag_and_a_topic_what_it_keeps(node: Node, topic: str) -> None:
+    inbox = await node.subscribe(topic, "a", name="r", credit=2)
+    await node.create_receiver(topic, "s", "a", "b")
+    for subject in ("a", "a", "a", "b"):
+        await node.publish(topic, b"x", subject=subject, expect="processed")
+    first, second = await receive(inbox, 2)
+    rows = {row.name: row for row in await node.list_receivers(topic)}
+    assert [(rows[name].lag, rows[name].out) for name in "rs"] == [(3, 2), (4, 0)]
+    assert all(row.counted and row.oldest is not None for row in rows.values())
+    await inbox.processed([first, second])
+    await node.delete_receiver(topic, "s")
+    described = await node.describe(topic)
+    assert (described.held, described.kept, described.counted) == (4, 2, True)
+    assert described.lags["r"].lag == 1
+    await node.publish(topic, b"x", subject="a", max_receivers=1, expect="processed")
+    assert (await node.describe(topic)).lags["r"].lag == 2
+
+
+@with_a_client
 async def test_clear_drops_every_message_and_keeps_settings_and_receivers(
     node: Node, topic: str
 ) -> None:

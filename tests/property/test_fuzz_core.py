@@ -373,7 +373,8 @@ def test_a_row_is_decoded_or_said_to_be_damaged(row: bytes) -> None:
         records.decode_page,
         records.decode_exception,
         keys.read_due,
-        lambda row: records.unpack(row, 4),
+        lambda row: records.unpack(row, 5, 4),
+        records.decode_floor,
     ):
         _, code = refusal(lambda decode=decode: decode(row))  # type: ignore[misc]
         assert code in (None, "internal")

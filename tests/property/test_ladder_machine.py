@@ -32,6 +32,7 @@ from asterism.settings import BackoffMs
 from asterism.storage.keys import TopicKeys
 from tests.support.core import START_MS, CoreBroker
 from tests.support.delivered import deliveries_of
+from tests.support.lags import check_lags
 
 WAITING, SENT, RECEIVED = Status.WAITING, Status.SENT, Status.RECEIVED
 PROCESSED, FAILED = Status.PROCESSED, Status.FAILED
@@ -612,6 +613,7 @@ class LadderMachine(stateful.RuleBasedStateMachine):
 
     @invariant()
     def all_agrees(self) -> None:
+        check_lags(self.broker.actor)
         self.counts_agree()
         self.parked_agree()
         self.credit_agrees()

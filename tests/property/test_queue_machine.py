@@ -24,6 +24,7 @@ from asterism import commands as ask
 from asterism.errors import PeerError
 from asterism.settings import BackoffMs, DropOld, RejectNew
 from tests.support.core import START_MS, CoreBroker
+from tests.support.lags import check_lags
 
 NO_PRIORITY = 2**40  # behind every other
 SENT_TIMEOUT_MS = 50
@@ -438,6 +439,7 @@ class QueueMachine(stateful.RuleBasedStateMachine):
 
     @invariant()
     def all_agrees(self) -> None:
+        check_lags(self.broker.actor)
         self.counts_agree()
         self.receipts_agree()
 

@@ -33,6 +33,7 @@ from asterism.settings import BackoffMs
 from asterism.storage.keys import TopicKeys
 from tests.support.core import START_MS, CoreBroker
 from tests.support.delivered import deliveries_of
+from tests.support.lags import check_lags
 
 FINE: set[str | None] = {None}
 NOT_YOURS: set[str | None] = {"not_yours"}
@@ -195,6 +196,19 @@ class Room:
         if letter.single is not None:
             return desk.wants(letter.subject)
         return letter.has_room(desk, certainly) and (pair.state == "owed" or not certainly)
+
+    def lag(self, desk: Desk) -> tuple[int, int]:
+        """How many messages a receiver has still to do, and how many more it may have."""
+        surely = maybe = 0
+        for letter in self.letters.values():
+            pair = self.pair_of(letter, desk)
+            if pair is None or (pair.state == "out" and pair.desk is not desk):
+                continue
+            if letter.single is not None and pair.state != "out" and not desk.wants(letter.subject):
+                continue
+            surely += pair.state in ("owed", "out", "paused")
+            maybe += pair.state == "maybe"
+        return surely, maybe
 
     def overdue(self) -> list[tuple[str, Letter]]:
         """Who waits with credit for what could go."""
@@ -834,6 +848,7 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
 
     @invariant()
     def all_agrees(self) -> None:
+        check_lags(self.broker.actor)
         self.counts_agree()
         self.receivers_agree()
         self.receipts_agree()
@@ -859,6 +874,15 @@ class ReceiversMachine(stateful.RuleBasedStateMachine):
             )
             for desk in self.model.desks.values()
         }
+        self.lags_agree(listed)
+
+    def lags_agree(self, listed: list[dict[str, Any]]) -> None:
+        """Lag is what is owed, out or paused; what the promise leaves open is within it or not."""
+        for row in listed:
+            desk = self.model.desks[row["name"]]
+            surely, maybe = self.model.lag(desk)
+            if row["counted"]:
+                assert surely <= row["lag"] <= surely + maybe, f"{list(self.model.letters)}"
 
     def receipts_agree(self) -> None:
         told = {number: receipt.verdict for number, receipt in self.broker.receipts.items()}

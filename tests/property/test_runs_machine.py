@@ -17,6 +17,7 @@ from asterism import commands as ask
 from asterism.actors.publishing import Publishing
 from asterism.message import Status
 from tests.support.core import CoreBroker
+from tests.support.lags import check_lags
 
 NODES = [b"a", b"b", b"c"]
 SEATS: list[dict[str, Any]] = [{"name": "anna"}, {"group": "crew"}, {"group": "crew"}]
@@ -150,6 +151,10 @@ class RunsMachine(RuleBasedStateMachine):
         assert with_runs.next_due_ms() == without.next_due_ms()
         for lane in with_runs.pool._lanes.values():
             assert lane.runs.total == sum(map(len, lane.runs))
+        check_lags(with_runs)
+        check_lags(without)
+        everybody = with_runs.receivers.by_name.values()
+        assert with_runs.lags(everybody) == without.lags(without.receivers.by_name.values())
 
 
 class PassingMachine(RunsMachine):

@@ -410,7 +410,7 @@ def test_a_head_of_an_earlier_version_counts_durable_receivers_alone() -> None:
     broker.create_receiver("durable")
     row = broker.rows.get(KEYS.head)
     assert row is not None
-    *rest, (count, _) = unpack(row, 4)
+    *rest, (count, _), _ = unpack(row, 5)
     broker.rows.put(KEYS.head, pack(*rest, (count,)))
     broker.restart()
     broker.subscribe(B)

@@ -803,7 +803,7 @@ def test_a_listed_receiver_tells_its_state() -> None:
     assert listed | {"floor": 0} == {
         "name": "r", "durable": True, "online": True, "endpoints": 1, "interests": ["a/b", "c"],
         "credit": 4, "in_flight": 1, "parked": 1, "floor": 0, "sent_timeout_ms": 7,
-        "received_timeout_ms": 300_000,
+        "received_timeout_ms": 300_000, "lag": 1, "out": 1, "oldest_ms": 0, "counted": True,
     }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from asterism.sdk.results import (
     ProcessStatus,
     QueueStats,
     ReceiverInfo,
+    ReceiverLag,
     StoredMessage,
     TopicInfo,
 )
@@ -87,8 +88,12 @@ def test_times_of_a_topic_and_its_receivers_are_in_seconds() -> None:
 def test_the_lag_of_a_receiver_is_there_where_the_broker_says_it() -> None:
     old = ReceiverInfo.from_wire({"name": "r"})
     assert (old.lag, old.out, old.oldest) == (None, None, None)
-    new = ReceiverInfo.from_wire({"name": "r", "lag": 5, "out": 2, "oldest_ms": 2_500})
-    assert (new.lag, new.out, new.oldest) == (5, 2, 2.5)
+    lag = {"lag": 5, "out": 2, "oldest_ms": 2_500, "counted": True}
+    new = ReceiverInfo.from_wire({"name": "r", **lag})
+    assert (new.lag, new.out, new.oldest, new.counted) == (5, 2, 2.5, True)
+    topic = TopicInfo.from_wire({"kept": 3, "counted": True, "lags": {"r": lag}})
+    assert (topic.kept, topic.counted) == (3, True)
+    assert topic.lags == {"r": ReceiverLag(lag=5, out=2, oldest=2.5, counted=True)}
 
 
 def test_when_a_delivery_failed_is_a_time_with_its_zone() -> None:

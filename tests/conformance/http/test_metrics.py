@@ -24,7 +24,7 @@ AT_ONCE = 32
 MANY = 200  # topics, of each worker: more than are asked at a time
 STRANGE = 'a "b" \\ c/d é 漢'
 _LABEL = r'[a-z]+="(?:[^"\\\n]|\\["\\n])*"'
-_LINE = re.compile(rf"(?P<labelled>[a-z_]+\{{(?:{_LABEL},?)*\}}) (?P<value>\d+)")
+_LINE = re.compile(rf"(?P<labelled>[a-z_]+\{{(?:{_LABEL},?)*\}}) (?P<value>\d+(?:\.\d+)?)")
 _numbers = itertools.count(1)
 
 
@@ -50,15 +50,15 @@ def node(broker: Broker) -> Iterator[asterism.BlockingNode]:
         yield made
 
 
-def metrics(http: httpx.Client) -> dict[str, int]:
+def metrics(http: httpx.Client) -> dict[str, float]:
     """Every line by its name and labels; each is as the format says, and there once."""
-    found: dict[str, int] = {}
+    found: dict[str, float] = {}
     for line in timed(http, "/metrics").text.splitlines():
         if not line.startswith("#"):
             read = _LINE.fullmatch(line)
             assert read, line
             assert read["labelled"] not in found
-            found[read["labelled"]] = int(read["value"])
+            found[read["labelled"]] = float(read["value"])
     return found
 
 
@@ -113,6 +113,30 @@ def test_a_topic_of_messages_in_memory_is_there(
     assert told[messages(topic, "waiting")] == 0
     assert told[events(topic, "published")] == 1
     assert told[events(topic, "delivered")] == 1
+
+
+def test_the_lag_of_each_named_receiver_is_there(
+    http: httpx.Client, node: asterism.BlockingNode
+) -> None:
+    topic = topic_of(0)
+    inbox = node.subscribe(topic, "**", name="one", credit=1)
+    node.subscribe(topic, "**", credit=0)
+    node.create_receiver(topic, 'an"other\n', "**")
+    node.publish(topic, b"1", subject="a", expect="processed")
+    node.publish(topic, b"2", subject="a", expect="processed")
+    inbox.receive()
+    told = metrics(http)
+    one = f'{{namespace="{topic}",receiver="one"}}'
+    assert told[f"asterism_receiver_lag{one}"] == 2
+    assert told[f"asterism_receiver_out{one}"] == 1
+    assert 0 <= told[f"asterism_receiver_oldest_seconds{one}"] < 60
+    other = f'{{namespace="{topic}",receiver="an\\"other\\n"}}'
+    assert told[f"asterism_receiver_lag{other}"] == 2
+    of_topic = [
+        name for name in told if name.startswith(f'asterism_receiver_lag{{namespace="{topic}"')
+    ]
+    assert len(of_topic) == 2, "a receiver without a name is another at each connection"
+    assert told[f'asterism_messages_kept{{namespace="{topic}"}}'] == 0
 
 
 def test_a_topic_may_have_any_name_and_nothing_in_it(

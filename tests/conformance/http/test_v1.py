@@ -318,6 +318,19 @@ def test_a_receiver_is_made_listed_moved_and_deleted(topic: Topic) -> None:
     assert (answer.status_code, answer.json()["code"]) == (404, "no_such_receiver")
 
 
+def test_a_receiver_tells_its_lag(topic: Topic) -> None:
+    topic.pull(interests=["**"])
+    topic.publish("1", "2", "3", expect="processed")
+    topic.pull(max=2)
+    told = topic.receivers()["r"]
+    assert (told["lag"], told["out"], told["counted"]) == (3, 2, True)
+    assert told["oldest_ms"] >= 0
+    assert topic.report(processed=[1, 2, 3]) != []  # the third was never its own
+    described = topic.http.get(f"/v1/topics/{topic.name}", headers=ADMIN).json()
+    assert described["lags"]["r"]["lag"] == 1
+    assert (described["kept"], described["waiting"]) == (2, 1)
+
+
 def test_what_was_pulled_stays_out_until_it_is_reported(topic: Topic) -> None:
     topic.publish("1", "2", "3", expect="processed", max_receivers=1)
     pulled = topic.pull(interests=["**"], max=2)
