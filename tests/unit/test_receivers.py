@@ -1373,3 +1373,21 @@ def test_a_receiver_that_does_not_read_has_its_newest_online_copies(
     assert broker.actor.held == 3  # somebody else waits for them
     broker.detach(b"late")
     assert broker.actor.held == 0
+
+
+@pytest.mark.parametrize("requeue", ["back", "front"])
+def test_a_receiver_without_credit_gets_all_after_a_restart_as_it_has_credit(
+    small_limits: None, requeue: str
+) -> None:
+    broker = CoreBroker(sent_timeout_ms=10, requeue=requeue)
+    broker.subscribe(name="anna", credit=0)
+    first = broker.publish(b"0", max_receivers=None)
+    broker.restart()
+    for each in range(1, 5):
+        broker.publish(b"%d" % each, max_receivers=None, expect="sent", receipt=True)
+    broker.subscribe(name="anna", credit=1)
+    broker.advance(60)  # the first comes back, and waits again
+    broker.grant(3)
+    broker.grant(3)
+    assert {b"0", b"1", b"2", b"3", b"4"} == set(broker.taken())
+    assert broker.processed(first) == {}
