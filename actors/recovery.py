@@ -125,6 +125,13 @@ def _read_progress(actor: TopicActor, receiver: Receiver) -> None:
     else:
         receiver.counted_to = 0
     actor.counting[receiver] = None
+    if not actor.log_held:
+        # Whatever it had moved is over. What it wanted no more was not looked for when that ended.
+        own = (keys.waiting(number, 0), keys.waiting_end(number)), keys.keyed_of(number)
+        for low, high in own:
+            for key, _ in list(rows.scan(low, high)):
+                rows.delete(key)
+        _forget_moved(actor, *keys.exceptions(number))
     receiver.has_moved = any(True for _ in rows.scan(*keys.exceptions(number)))
     done = rows.scan(keys.done(number, 0), keys.done(number + 1, 0))
     marks = [number_at_end(key) for key, _ in islice(done, MARKS_MAX + 1)]
