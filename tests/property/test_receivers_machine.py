@@ -958,3 +958,16 @@ def test_every_receiver_gets_what_it_is_owed_with_small_windows(small_limits: No
 
 def test_every_receiver_gets_what_it_is_owed() -> None:
     stateful.run_state_machine_as_test(ReceiversMachine, settings=LONGER)
+
+
+def test_what_a_receiver_wants_no_more_leaves_no_rows_when_it_is_over() -> None:
+    """It was moved by a restart, is on disk alone, and nobody looks there when its message ends."""
+    machine = ReceiversMachine()
+    chosen = {"max_attempts": 1, "max_deliveries": None, "retry_backoff": None, "requeue": "back"}
+    machine.begin(chosen=chosen, seated={})
+    machine.subscribe(slot=0, credit=1, wanted=("**",))
+    machine.publish(wished=[(("log", None), "a/x", False)])
+    machine.time_passes(ms=20)
+    machine.restart()
+    machine.subscribe(slot=0, credit=0, wanted=("b/**", "a/y"))
+    machine.teardown()

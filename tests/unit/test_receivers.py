@@ -1391,19 +1391,3 @@ def test_a_receiver_without_credit_gets_all_after_a_restart_as_it_has_credit(
     broker.grant(3)
     assert {b"0", b"1", b"2", b"3", b"4"} == set(broker.taken())
     assert broker.processed(first) == {}
-
-
-def test_what_a_receiver_wants_no_more_leaves_no_rows_when_it_is_over(rows: Rows) -> None:
-    """It was moved, is on disk alone, and nobody looks for it when its message ends."""
-    broker = CoreBroker(rows)
-    broker.subscribe(name="r")
-    sequence = broker.publish(max_receivers=None, expires_ms=broker.now_ms + 1_000)
-    broker.take()
-    broker.restart()
-    broker.subscribe(b"next", "elsewhere", name="r", credit=0)
-    broker.advance(2_000)
-    assert broker.describe()["held"] == 0
-    broker.restart()
-    keys = broker.actor.keys
-    for kind in "wdk":
-        assert not list(rows.scan(*keys.range_of(kind))), (kind, sequence)
