@@ -82,7 +82,7 @@ def _publish(
     said["subjects"] = [wishes.get("subject", topic)]
     for name in ("expect", "attributes", "priority", "ordering_key", "max_receivers", "receipt"):
         said[name] = wishes.get(name)
-    said["expect"] = said["expect"] or "sent"
+    said["expect"] = said["expect"] or "processed"
     said["attributes"] = said["attributes"] or {}
     world.add(topic, sequence, kind, **said, **header)
     return sequence
