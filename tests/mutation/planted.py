@@ -1132,7 +1132,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "what waits for its time is not lag",
         "actors/counting.py",
-        "        if row[0] == DELAYED:\n            return\n",
+        "            if row[0] == DELAYED:\n                continue\n",
         "",
         LAG,
     ),
@@ -1160,8 +1160,22 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a count goes on a few rows at a time",
         "actors/counting.py",
-        "            left -= 1\n",
+        "            part.rows_left -= 1\n",
         "",
+        LAG,
+    ),
+    Planted(
+        "a part of a count asks so many receivers, however many there are",
+        "actors/counting.py",
+        "            part.asks_left -= 1\n",
+        "",
+        LAG,
+    ),
+    Planted(
+        "those whose count goes on take turns",
+        "actors/counting.py",
+        "            del self.counting[receiver]\n            if stop != RANK_END:\n",
+        "            if stop == RANK_END:\n                del self.counting[receiver]\n            else:\n",
         LAG,
     ),
 )
