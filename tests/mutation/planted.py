@@ -1172,10 +1172,17 @@ PLANTED: tuple[Planted, ...] = (
         LAG,
     ),
     Planted(
+        "a part of a count asks so many of those that are counted together",
+        "actors/counting.py",
+        "            part.asks_left -= len(together)\n",
+        "",
+        LAG,
+    ),
+    Planted(
         "those whose count goes on take turns",
         "actors/counting.py",
-        "            del self.counting[receiver]\n            if stop != RANK_END:\n",
-        "            if stop == RANK_END:\n                del self.counting[receiver]\n            else:\n",
+        "in by_position.items():\n",
+        "in sorted(by_position.items(), reverse=True):\n",
         LAG,
     ),
 )

@@ -666,6 +666,24 @@ def test_a_part_of_a_count_asks_so_many_receivers_however_many_there_are(
     check_lags(broker.actor)
 
 
+def test_those_that_are_counted_together_are_asked_of_so_many_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "COUNT_ASKS_MAX", 50)
+    broker = CoreBroker()
+    broker.publish_many([b"x"] * 40, **EVERY)
+    for each in range(60):
+        broker.create_receiver(f"r{each}")
+    assert len(broker.actor.counting) == 60
+    asks = counting_asks(broker, monkeypatch)
+    while broker.actor.is_counting:
+        asks.clear()
+        broker.advance(COUNT_PAUSE_MS)
+        assert len(asks) <= 50 + 60 + 50, "what is allowed, and a row of each walk"
+    assert {row["lag"] for row in broker.receivers()} == {40}
+    check_lags(broker.actor)
+
+
 def test_who_owes_nothing_is_not_asked_of_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = CoreBroker()
     for each in range(20):
