@@ -4,7 +4,7 @@ Of the log, a receiver *owes* what it is interested in and has neither done nor 
 owed millions that are on disk alone: ``owed`` is counted up when one is accepted and down when it
 is done, and is in its row with its floor. When its interests change, or it is moved, the count
 begins anew by a walk over the log, a few rows at a time; everything below ``counted_to`` is
-counted, and what changes there is counted as ever. The same walk counts what the log merely keeps:
+counted, and what changes there is counted as ever. Another walk counts what the log merely keeps:
 messages that every receiver who is interested is through with.
 
 I1 ``receiver.owed`` is how many log messages below ``receiver.counted_to`` it owes. One that waits
@@ -12,6 +12,8 @@ I1 ``receiver.owed`` is how many log messages below ``receiver.counted_to`` it o
 I2 ``log_kept`` is how many held log messages below ``log_kept_to`` somebody is interested in and
    nobody owes.
 """
+
+from collections.abc import Callable
 
 from asterism import limits
 from asterism.actors.delivery import MEMORY_KIND, Message
@@ -23,6 +25,18 @@ from asterism.storage.keys import RANK_END, WORK, number_at_end
 from asterism.storage.records import DELAYED, ONLY_PARKED, PARKED, decode_exception, decode_record
 
 COUNT_PAUSE_MS = 5  # between two parts of a walk: it must not keep a worker busy
+
+
+class _Part:
+    """How much a walk may still do before it pauses. It looks at one row at least."""
+
+    def __init__(self, walks: int) -> None:
+        self.rows_left = max(limits.COUNT_ROWS_MAX // walks, 1)
+        self.asks_left = max(limits.COUNT_ASKS_MAX // walks, 1)
+
+    @property
+    def is_over(self) -> bool:
+        return self.rows_left <= 0 or self.asks_left <= 0
 
 
 class Counting(TopicState):
@@ -59,49 +73,90 @@ class Counting(TopicState):
         return bool(self.counting) or self.log_kept_to != RANK_END
 
     def count_on(self, now_ms: int) -> None:
-        """Counts some more rows of the log."""
+        """Counts some more rows of the log.
+
+        What is kept and what receivers owe are counted apart, each with its share: the one begins
+        anew whenever somebody comes or goes, and the other must come to its end all the same.
+        """
         by_number = self.receivers.by_number
         for receiver in list(self.counting):
             if by_number.get(receiver.number) is not receiver:
                 del self.counting[receiver]
-        start = min([receiver.counted_to for receiver in self.counting] + [self.log_kept_to])
-        self.next_count_ms = 0
-        if start == RANK_END:
-            return
-        left = max(limits.COUNT_ROWS_MAX // (len(self.counting) + 1), 1)
-        stop, looked = RANK_END, False
-        for key, row in self.rows.scan(self.keys.log(start), self.keys.range_of("l")[1]):
-            sequence = number_at_end(key)
-            if left == 0:
-                stop = sequence
-                self.next_count_ms = now_ms + COUNT_PAUSE_MS
-                break
-            left -= 1
-            looked = True
-            self._count_row(sequence, row)
-        self._counted_to(stop, looked)
-
-    def _counted_to(self, stop: int, looked: bool) -> None:
-        for receiver in list(self.counting):
-            receiver.counted_to = max(receiver.counted_to, stop)
-            if stop == RANK_END:
-                del self.counting[receiver]
-                if looked and receiver.stored:  # else its row says as much
-                    self.unsettled[receiver] = None
+        walks = (self.log_kept_to != RANK_END) + bool(self.counting)
         if self.log_kept_to != RANK_END:
-            self.log_kept_to = max(self.log_kept_to, stop)
-            self.head_dirty = True
+            self._count_kept(_Part(walks))
+        if self.counting:
+            self._count_owed(_Part(walks))
+        self.next_count_ms = now_ms + COUNT_PAUSE_MS if self.is_counting else 0
 
-    def _count_row(self, sequence: int, row: bytes) -> None:
-        if row[0] == DELAYED:
-            return
-        header = self.header_of(decode_record(row).header)
-        audience = self.receivers.audience(header.subjects)
+    def _count_kept(self, part: _Part) -> None:
+        owing = {
+            number
+            for number, receiver in self.receivers.by_number.items()
+            if receiver.owed or receiver.counted_to != RANK_END
+        }
+
+        def look(sequence: int, row: bytes, audience: Audience) -> None:
+            if not row[1] & ONLY_PARKED and sequence not in self.log.messages:
+                self.log_kept += self._is_through(sequence, audience, owing, part)
+
+        self.log_kept_to, _ = self._walk(self.log_kept_to, part, look)
+        self.head_dirty = True
+
+    def _is_through(self, sequence: int, audience: Audience, owing: set[int], part: _Part) -> bool:
+        """Is somebody interested, and everybody through? Only those who owe anything are asked."""
+        if len(audience) < 2 and not audience - {WORK}:
+            return False
+        fewer, more = (owing, audience) if len(owing) < len(audience) else (audience, owing)
+        for number in fewer:
+            part.asks_left -= 1
+            receiver = self.receivers.by_number[number]
+            if number in more and number != WORK and self.log.owes(receiver, sequence):
+                return False
+        return True
+
+    def _count_owed(self, part: _Part) -> None:
+        """Receivers take turns; those that are equally far are counted together."""
+        by_position: dict[int, list[Receiver]] = {}
         for receiver in self.counting:
-            if receiver.counted_to <= sequence and self.owes_row(receiver, sequence, row, audience):
-                receiver.owed += 1
-        if self.log_kept_to <= sequence and not row[1] & ONLY_PARKED:
-            self.log_kept += self._is_kept(sequence, audience)
+            by_position.setdefault(receiver.counted_to, []).append(receiver)
+        for position, together in by_position.items():
+            if part.is_over:
+                break
+            self._count_together(position, together[: limits.COUNT_ASKS_MAX], part)
+
+    def _count_together(self, position: int, together: list[Receiver], part: _Part) -> None:
+        def look(sequence: int, row: bytes, audience: Audience) -> None:
+            part.asks_left -= len(together)
+            for receiver in together:
+                if self.owes_row(receiver, sequence, row, audience):
+                    receiver.owed += 1
+
+        stop, looked = self._walk(position, part, look)
+        for receiver in together:
+            receiver.counted_to = stop
+            del self.counting[receiver]
+            if stop != RANK_END:
+                self.counting[receiver] = None  # behind the others
+            elif looked and receiver.stored:  # else its row says as much
+                self.unsettled[receiver] = None
+
+    def _walk(
+        self, start: int, part: _Part, look: Callable[[int, bytes, Audience], None]
+    ) -> tuple[int, bool]:
+        """Looks at rows of the log until a part is over; how far it came, and was there a row?"""
+        looked = False
+        for key, row in self.rows.scan(self.keys.log(start), self.keys.range_of("l")[1]):
+            if part.is_over:
+                return number_at_end(key), looked
+            looked = True
+            part.rows_left -= 1
+            if row[0] == DELAYED:
+                continue
+            header = self.header_of(decode_record(row).header)
+            look(number_at_end(key), row, self.receivers.audience(header.subjects))
+        part.rows_left -= 1  # a walk that finds nothing is work too
+        return RANK_END, looked
 
     def owes_row(self, receiver: Receiver, sequence: int, row: bytes, audience: Audience) -> bool:
         """Has a receiver still to do what this row of the log holds?"""

@@ -60,6 +60,7 @@ PRODUCERS_CACHED_MAX: Final = 4_096  # producers of one topic remembered in memo
 ANSWERS_MAX: Final = 1_024  # unsettled publish answers kept per producer; older ones: wrong_state
 PULLS_MAX: Final = 100_000  # pulls and orders waiting on one topic; busy
 COUNT_ROWS_MAX: Final = 512  # rows of the log counted in one part; the next part goes on
+COUNT_ASKS_MAX: Final = 4_096  # receivers asked whether they owe those, a few ms; the same
 OLDEST_ROWS_MAX: Final = 2_048  # rows read to find how old the oldest are; then: about so old
 SUBJECTS_COUNTED_MAX: Final = 256  # subjects by which a topic counts its pool; the rest together
 SUBJECTS_STORED_MAX: Final = 16  # those it still knows after a restart; more: all together

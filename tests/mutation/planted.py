@@ -1132,7 +1132,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "what waits for its time is not lag",
         "actors/counting.py",
-        "        if row[0] == DELAYED:\n            return\n",
+        "            if row[0] == DELAYED:\n                continue\n",
         "",
         LAG,
     ),
@@ -1160,8 +1160,29 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a count goes on a few rows at a time",
         "actors/counting.py",
-        "            left -= 1\n",
+        "            part.rows_left -= 1\n",
         "",
+        LAG,
+    ),
+    Planted(
+        "a part of a count asks so many receivers, however many there are",
+        "actors/counting.py",
+        "            part.asks_left -= 1\n",
+        "",
+        LAG,
+    ),
+    Planted(
+        "a part of a count asks so many of those that are counted together",
+        "actors/counting.py",
+        "            part.asks_left -= len(together)\n",
+        "",
+        LAG,
+    ),
+    Planted(
+        "those whose count goes on take turns",
+        "actors/counting.py",
+        "in by_position.items():\n",
+        "in sorted(by_position.items(), reverse=True):\n",
         LAG,
     ),
 )

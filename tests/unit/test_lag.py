@@ -10,6 +10,7 @@ from asterism import commands as ask
 from asterism import limits
 from asterism.actors.counting import COUNT_PAUSE_MS
 from asterism.actors.delivery import Delivery
+from asterism.actors.receivers import Receiver
 from asterism.errors import PeerError
 from asterism.rows import Rows
 from asterism.settings import BackoffMs, DropOld, RejectNew
@@ -608,3 +609,134 @@ def test_a_count_that_goes_on_leaves_runs_as_they_are() -> None:
     broker.advance(10 * COUNT_PAUSE_MS)
     assert broker.actor.log_kept_to == RANK_END
     assert in_runs(broker) == before
+
+
+# --- where receivers are many, or come and go ----------------------------------------------------
+
+
+def counting_asks(broker: CoreBroker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of which messages a receiver was asked whether it owes them."""
+    asks: list[int] = []
+    owes = broker.actor.log.owes
+
+    def asked(receiver: Receiver, sequence: int) -> bool:
+        asks.append(sequence)
+        return owes(receiver, sequence)
+
+    monkeypatch.setattr(broker.actor.log, "owes", asked)
+    return asks
+
+
+def count_to_the_end(broker: CoreBroker) -> int:
+    """How many parts it took."""
+    for parts in range(2_000):
+        if not broker.actor.is_counting:
+            return parts
+        broker.advance(COUNT_PAUSE_MS)
+    raise AssertionError("the count does not end")
+
+
+@pytest.mark.parametrize("receivers", [10, 200])
+def test_a_part_of_a_count_asks_so_many_receivers_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch, receivers: int
+) -> None:
+    monkeypatch.setattr(limits, "COUNT_ROWS_MAX", 40)
+    monkeypatch.setattr(limits, "COUNT_ASKS_MAX", 50)
+    rows = CountedRows()
+    broker = CoreBroker(rows)
+    for each in range(receivers):
+        broker.subscribe(name=f"r{each}", endpoint=each + 1)
+    sequences = range(1, 1 + len(broker.publish_many([b"x"] * 30, **EVERY)))
+    for each in range(receivers):
+        broker.processed(*sequences, endpoint=each + 1)
+    broker.publish(**EVERY)  # they have one to do: each of them has to be asked
+    broker.create_receiver("s")
+    count_to_the_end(broker)
+    asks = counting_asks(broker, monkeypatch)
+    rows.read = 0
+    broker.delete_receiver("s")
+    while broker.actor.is_counting:
+        assert len(asks) < 50 + receivers, "a row that was begun is looked at to its end"
+        assert rows.read <= 50
+        asks.clear()
+        rows.read = 0
+        broker.advance(COUNT_PAUSE_MS)
+    assert len(asks) < 50 + receivers and rows.read <= 50
+    assert broker.describe()["kept"] == 30
+    check_lags(broker.actor)
+
+
+def test_those_that_are_counted_together_are_asked_of_so_many_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "COUNT_ASKS_MAX", 50)
+    broker = CoreBroker()
+    broker.publish_many([b"x"] * 40, **EVERY)
+    for each in range(60):
+        broker.create_receiver(f"r{each}")
+    assert len(broker.actor.counting) == 60
+    asks = counting_asks(broker, monkeypatch)
+    while broker.actor.is_counting:
+        asks.clear()
+        broker.advance(COUNT_PAUSE_MS)
+        assert len(asks) <= 50 + 60 + 50, "what is allowed, and a row of each walk"
+    assert {row["lag"] for row in broker.receivers()} == {40}
+    check_lags(broker.actor)
+
+
+def test_who_owes_nothing_is_not_asked_of_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = CoreBroker()
+    for each in range(20):
+        broker.subscribe(name=f"r{each}", endpoint=each + 1, credit=100)
+    for _ in range(10):
+        sequence = broker.publish(**EVERY)
+        for each in range(20):
+            broker.processed(sequence, endpoint=each + 1)
+    assert broker.describe()["kept"] == 10
+    broker.create_receiver("s")
+    asks = counting_asks(broker, monkeypatch)
+    broker.delete_receiver("s")
+    count_to_the_end(broker)
+    assert asks == [] and broker.describe()["kept"] == 10
+    check_lags(broker.actor)
+
+
+def test_receivers_that_come_and_go_do_not_hold_up_the_count_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "COUNT_ROWS_MAX", 8)
+    broker = CoreBroker()
+    broker.publish_many([b"x"] * 100, **EVERY)
+    broker.create_receiver("r")
+    receiver = broker.actor.receivers.by_name["r"]
+    for each in range(100):
+        if receiver.counted_to == RANK_END:
+            break
+        before = receiver.counted_to
+        for _ in range(2):
+            broker.subscribe(interests=("a/*",) if each % 2 else ("nothing",), endpoint=9, credit=0)
+            broker.advance(COUNT_PAUSE_MS)
+            broker.unsubscribe(endpoint=9)
+            broker.advance(COUNT_PAUSE_MS)
+        assert receiver.counted_to > before
+        check_lags(broker.actor)
+    assert told(broker)[0] == 100
+    count_to_the_end(broker)
+    assert broker.describe()["counted"] and broker.describe()["kept"] == 0
+    check_lags(broker.actor)
+
+
+def test_those_whose_count_goes_on_take_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "COUNT_ROWS_MAX", 8)
+    broker = CoreBroker()
+    broker.publish_many([b"x"] * 100, **EVERY)
+    for each in range(5):
+        broker.create_receiver(f"r{each}")
+    while broker.actor.counting:
+        before = {each: each.counted_to for each in broker.actor.counting}
+        broker.advance(len(before) * 2 * COUNT_PAUSE_MS)
+        assert all(each.counted_to > position for each, position in before.items())
+        check_lags(broker.actor)
+    assert [told(broker, f"r{each}")[0] for each in range(5)] == [100] * 5
