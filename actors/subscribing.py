@@ -644,9 +644,8 @@ class Subscribing(Lags):
         if row is not None and row[0] == PARKED:
             return None
         _, back = self.returned(POOL, sequence)
-        holder = back or delivery.holder
-        known = holder in self.receivers.by_number
-        if holder == 0 or (known and holder != receiver.number):
+        # Also where the receiver that had it is gone: nobody else did the work.
+        if (back or delivery.holder) != receiver.number:
             return "not_yours"
         if status is Status.PROCESSED:
             delivery.receiver = receiver

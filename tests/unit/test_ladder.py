@@ -176,6 +176,23 @@ def test_only_the_holder_may_report(kind: Kind, status: str) -> None:
     assert broker.describe() == before
 
 
+@pytest.mark.parametrize("kind", [ONE, PUSH])
+@pytest.mark.parametrize("status", ["received", "processed", "failed"])
+def test_nobody_may_report_on_what_a_receiver_had_that_is_gone(kind: Kind, status: str) -> None:
+    broker = CoreBroker()
+    broker.subscribe(A)
+    broker.subscribe(C, credit=0)
+    sequence = broker.publish(**kind)
+    broker.detach(A)
+    broker.subscribe(B, "other/**", credit=0)
+    before = broker.describe()
+    for node in (B, C):
+        assert broker.report(status, sequence, node=node) == {sequence: "not_yours"}
+    assert broker.describe() == before
+    broker.grant(1, C)
+    assert broker.taken(C) == [b"x"]
+
+
 @durable_kinds
 @pytest.mark.parametrize("status", ["received", "processed", "failed"])
 def test_a_receiver_that_was_never_sent_its_copy_may_not_report(kind: Kind, status: str) -> None:
