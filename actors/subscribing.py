@@ -30,7 +30,7 @@ from asterism.effects import EndpointGone, Refuse, Reply
 from asterism.errors import PeerError
 from asterism.message import Mode, Status
 from asterism.storage.keys import NONE_RANK, POOL, number_at_end
-from asterism.storage.records import NATURAL, PARKED, decode_exception, decode_record
+from asterism.storage.records import NATURAL, ONLY_PARKED, PARKED, decode_exception, decode_record
 from asterism.subjects import split_interest
 
 
@@ -674,6 +674,8 @@ class Subscribing(Lags):
             return None
         if max(attempts, counted) == spent:
             return "not_yours"  # renewed or delayed, and not sent since
+        if message.flags & ONLY_PARKED and number not in self.renewed_by(sequence):
+            return "not_yours"  # it expired, and stays for others
         if status is not Status.PROCESSED:
             return None
         if not self.has_place(message, receiver):

@@ -296,6 +296,23 @@ def test_a_late_processed_takes_no_place_that_others_hold(restarts: bool) -> Non
     assert counts(broker)["sent"] == 1
 
 
+@pytest.mark.parametrize("how", ["out", "moved"])
+def test_a_late_processed_ends_nothing_that_expired_and_stays_for_who_parked_it(how: str) -> None:
+    broker = CoreBroker(default_ttl_ms=60_000)
+    broker.subscribe(A, name="a")
+    broker.subscribe(B, name="b")
+    sequence = broker.publish(max_receivers=None)
+    broker.failed(sequence, node=A)
+    if how == "moved":  # what b has of it is in rows of its own
+        broker.detach(B)
+    broker.restart()
+    broker.advance(60_000)
+    broker.subscribe(B, name="b", credit=0)
+    assert broker.processed(sequence, node=B) == {sequence: "not_yours"}
+    assert [(each["name"], each["lag"]) for each in broker.receivers()] == [("a", 0), ("b", 0)]
+    assert [entry["receiver"] for entry in broker.parked()] == ["a"]
+
+
 def test_a_late_processed_is_no_error_once_another_has_finished() -> None:
     broker = CoreBroker()
     broker.subscribe(A, name="a")
