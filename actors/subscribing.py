@@ -48,6 +48,7 @@ class Subscribing(Lags):
         interests = normalised(command.interests)
         self.receivers.check_room(interests)
         self.check_group(command, interests)
+        self.check_receiver_of(command)
         if there is not None:  # its client was told that it is gone, and says what it has of it
             self.suspend_endpoint(there, now_ms)
         nodes = former_nodes(command)
@@ -78,7 +79,23 @@ class Subscribing(Lags):
         if len({*kept, *interests}) > limits.RECEIVER_INTERESTS_MAX:
             raise PeerError("too_large", f"the group {command.group!r} has too many interests")
 
+    def check_receiver_of(self, command: Subscribe) -> None:
+        """Refuses a receiver that ``receiver_for`` may not give, before anything has changed."""
+        named = command.group if command.group is not None else command.name
+        if named is None:
+            return
+        if named.startswith("~"):
+            raise PeerError("bad_request", "a receiver's name does not begin with ~")
+        durable = command.durable is not False
+        receiver = self.receivers.by_name.get(named)
+        if receiver is None:
+            self.receivers.check_one_more(durable)
+        elif receiver.durable != durable:
+            kind = "durable" if receiver.durable else "not durable"
+            raise PeerError("wrong_state", f"the receiver {named!r} exists and is {kind}")
+
     def receiver_for(self, command: Subscribe, nodes: list[bytes]) -> Receiver:
+        """The receiver that an endpoint is of; a new one where there is none."""
         named = command.group if command.group is not None else command.name
         if named is None:
             for node in (*nodes, command.node):
@@ -86,16 +103,8 @@ class Subscribing(Lags):
                 if waits is not None and waits.name.startswith("~"):
                     return waits
             named = unnamed(command.node, command.endpoint)
-        elif named.startswith("~"):
-            raise PeerError("bad_request", "a receiver's name does not begin with ~")
         durable = command.durable is not False and not named.startswith("~")
-        receiver = self.receivers.by_name.get(named)
-        if receiver is None:
-            receiver = self.create_receiver(named, durable)
-        elif receiver.durable != durable:
-            kind = "durable" if receiver.durable else "not durable"
-            raise PeerError("wrong_state", f"the receiver {named!r} exists and is {kind}")
-        return receiver
+        return self.receivers.by_name.get(named) or self.create_receiver(named, durable)
 
     def create_receiver(self, name: str, durable: bool) -> Receiver:
         """A new receiver: it is owed every live log message that it is interested in."""
