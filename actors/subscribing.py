@@ -394,7 +394,8 @@ class Subscribing(Lags):
                 rows.delete(key)
                 moved.append(number_at_end(key))
         waiting = keys.waiting(number, 0), keys.waiting_end(number)
-        for low, high in (waiting, (keys.done(number, 0), keys.done(number + 1, 0))):
+        done = keys.done(number, 0), keys.done(number + 1, 0)
+        for low, high in (waiting, done, keys.keyed_of(number)):
             found = [key for key, _ in islice(rows.scan(low, high), limits.MARKS_MAX + 1)]
             if len(found) > limits.MARKS_MAX:
                 rows.delete_range(low, high)
