@@ -29,7 +29,7 @@ from asterism.commands import (
 from asterism.effects import EndpointGone, Refuse, Reply
 from asterism.errors import PeerError
 from asterism.message import Mode, Status
-from asterism.storage.keys import NONE_RANK, POOL, number_at_end
+from asterism.storage.keys import NONE_RANK, POOL, WORK_NAME, number_at_end
 from asterism.storage.records import NATURAL, ONLY_PARKED, PARKED, decode_exception, decode_record
 from asterism.subjects import split_interest
 
@@ -89,6 +89,7 @@ class Subscribing(Lags):
         durable = command.durable is not False
         receiver = self.receivers.by_name.get(named)
         if receiver is None:
+            check_not_work(named)
             self.receivers.check_one_more(durable)
         elif receiver.durable != durable:
             kind = "durable" if receiver.durable else "not durable"
@@ -178,6 +179,7 @@ class Subscribing(Lags):
             raise PeerError("wrong_state", f"the receiver {command.name!r} exists already")
         if command.name.startswith("~"):
             raise PeerError("bad_request", "a durable receiver's name does not begin with ~")
+        check_not_work(command.name)
         interests = normalised(command.interests)
         self.receivers.check_room(interests)
         receiver = self.create_receiver(command.name, True)
@@ -769,6 +771,13 @@ class Subscribing(Lags):
             else:
                 left += sequences
         return left
+
+
+def check_not_work(name: str) -> None:
+    """A receiver of this name would hide what is ordered; one that was made before it was refused
+    is opened."""
+    if name == WORK_NAME:
+        raise PeerError("bad_request", f"{name!r} is the name of the work queue's own receiver")
 
 
 def former_nodes(command: Subscribe) -> list[bytes]:
