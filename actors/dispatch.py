@@ -600,9 +600,10 @@ class Dispatch(Ordering):
                 if not self.waits_for_current(self.receivers.by_number[number], logged):
                     self.current_done_by(logged, number)
             return list(self.current_for)
-        return [
-            number for number in self.receivers.audience(logged.header.subjects) if number != WORK
-        ]
+        # Also who has it already, or renewed, though its interests have changed meanwhile.
+        having = {*self.current_for, *(logged.copies or ()), *self.renewed_by(sequence)}
+        audience = self.receivers.audience(logged.header.subjects)
+        return [number for number in audience | having if number != WORK]
 
     def waits_for_current(self, receiver: Receiver, message: Message) -> bool:
         """Has it the message under way, or will it? Its interests may have changed meanwhile."""

@@ -327,18 +327,22 @@ class Receivers:
     def create(self, name: str, durable: bool, number: int | None = None) -> Receiver:
         """Makes a receiver; it has no interests yet."""
         if number is None:
-            if durable and self._durable_count >= self._durable_max:
-                detail = (
-                    f"the topic has {self._durable_count} durable receivers, as many as it may: "
-                    "delete some, or raise max_receivers_per_topic"
-                )
-                raise PeerError("busy", detail, limits.FULL_RETRY_MS)
+            self.check_one_more(durable)
             number = self._next_number(durable)
         receiver = Receiver(number, name, durable, self._settings)
         self.by_name[name] = self.by_number[number] = receiver
         self._durable_count += durable
         self.window_max = limits.window_of(len(self.by_name))
         return receiver
+
+    def check_one_more(self, durable: bool) -> None:
+        """``busy`` where a topic has as many durable receivers as it may."""
+        if durable and self._durable_count >= self._durable_max:
+            detail = (
+                f"the topic has {self._durable_count} durable receivers, as many as it may: "
+                "delete some, or raise max_receivers_per_topic"
+            )
+            raise PeerError("busy", detail, limits.FULL_RETRY_MS)
 
     def _next_number(self, durable: bool) -> int:
         if durable:

@@ -486,13 +486,17 @@ class Retry(Endings):
         """An expired log message stays for those who have it parked, and for nobody else."""
         self.give_verdict(message, verdict, now_ms)
         self.unkeep(message)
-        self.uncount_on_disk(message, self.renewed_by(message.sequence))
+        renewed = self.renewed_by(message.sequence)
+        self.uncount_on_disk(message, renewed)
+        if self._returned:  # those who have not read it again since a restart are through, too
+            for number in self.receivers.by_number.keys() - renewed:
+                self.forget_returned(number, message.sequence)
         row = self.rows.get(self.keys.log(message.sequence))
         assert row is not None
         record = decode_record(row)
         record.state, record.expires_ms, record.producer = PARKED, NEVER_MS, None
         record.flags = record.flags & ~HAS_PRODUCER | ONLY_PARKED
-        if self.renewed_by(message.sequence):
+        if renewed:
             record.flags |= RENEWED
         self.log_held -= not is_held(record.flags)
         message.flags = record.flags

@@ -29,8 +29,8 @@ from asterism.commands import (
 from asterism.effects import EndpointGone, Refuse, Reply
 from asterism.errors import PeerError
 from asterism.message import Mode, Status
-from asterism.storage.keys import NONE_RANK, POOL, number_at_end
-from asterism.storage.records import NATURAL, PARKED, decode_exception, decode_record
+from asterism.storage.keys import NONE_RANK, POOL, WORK_NAME, number_at_end
+from asterism.storage.records import NATURAL, ONLY_PARKED, PARKED, decode_exception, decode_record
 from asterism.subjects import split_interest
 
 
@@ -48,6 +48,7 @@ class Subscribing(Lags):
         interests = normalised(command.interests)
         self.receivers.check_room(interests)
         self.check_group(command, interests)
+        self.check_receiver_of(command)
         if there is not None:  # its client was told that it is gone, and says what it has of it
             self.suspend_endpoint(there, now_ms)
         nodes = former_nodes(command)
@@ -78,7 +79,24 @@ class Subscribing(Lags):
         if len({*kept, *interests}) > limits.RECEIVER_INTERESTS_MAX:
             raise PeerError("too_large", f"the group {command.group!r} has too many interests")
 
+    def check_receiver_of(self, command: Subscribe) -> None:
+        """Refuses a receiver that ``receiver_for`` may not give, before anything has changed."""
+        named = command.group if command.group is not None else command.name
+        if named is None:
+            return
+        if named.startswith("~"):
+            raise PeerError("bad_request", "a receiver's name does not begin with ~")
+        durable = command.durable is not False
+        receiver = self.receivers.by_name.get(named)
+        if receiver is None:
+            check_not_work(named)
+            self.receivers.check_one_more(durable)
+        elif receiver.durable != durable:
+            kind = "durable" if receiver.durable else "not durable"
+            raise PeerError("wrong_state", f"the receiver {named!r} exists and is {kind}")
+
     def receiver_for(self, command: Subscribe, nodes: list[bytes]) -> Receiver:
+        """The receiver that an endpoint is of; a new one where there is none."""
         named = command.group if command.group is not None else command.name
         if named is None:
             for node in (*nodes, command.node):
@@ -86,16 +104,8 @@ class Subscribing(Lags):
                 if waits is not None and waits.name.startswith("~"):
                     return waits
             named = unnamed(command.node, command.endpoint)
-        elif named.startswith("~"):
-            raise PeerError("bad_request", "a receiver's name does not begin with ~")
         durable = command.durable is not False and not named.startswith("~")
-        receiver = self.receivers.by_name.get(named)
-        if receiver is None:
-            receiver = self.create_receiver(named, durable)
-        elif receiver.durable != durable:
-            kind = "durable" if receiver.durable else "not durable"
-            raise PeerError("wrong_state", f"the receiver {named!r} exists and is {kind}")
-        return receiver
+        return self.receivers.by_name.get(named) or self.create_receiver(named, durable)
 
     def create_receiver(self, name: str, durable: bool) -> Receiver:
         """A new receiver: it is owed every live log message that it is interested in."""
@@ -169,6 +179,7 @@ class Subscribing(Lags):
             raise PeerError("wrong_state", f"the receiver {command.name!r} exists already")
         if command.name.startswith("~"):
             raise PeerError("bad_request", "a durable receiver's name does not begin with ~")
+        check_not_work(command.name)
         interests = normalised(command.interests)
         self.receivers.check_room(interests)
         receiver = self.create_receiver(command.name, True)
@@ -385,7 +396,8 @@ class Subscribing(Lags):
                 rows.delete(key)
                 moved.append(number_at_end(key))
         waiting = keys.waiting(number, 0), keys.waiting_end(number)
-        for low, high in (waiting, (keys.done(number, 0), keys.done(number + 1, 0))):
+        done = keys.done(number, 0), keys.done(number + 1, 0)
+        for low, high in (waiting, done, keys.keyed_of(number)):
             found = [key for key, _ in islice(rows.scan(low, high), limits.MARKS_MAX + 1)]
             if len(found) > limits.MARKS_MAX:
                 rows.delete_range(low, high)
@@ -644,9 +656,8 @@ class Subscribing(Lags):
         if row is not None and row[0] == PARKED:
             return None
         _, back = self.returned(POOL, sequence)
-        holder = back or delivery.holder
-        known = holder in self.receivers.by_number
-        if holder == 0 or (known and holder != receiver.number):
+        # Also where the receiver that had it is gone: nobody else did the work.
+        if (back or delivery.holder) != receiver.number:
             return "not_yours"
         if status is Status.PROCESSED:
             delivery.receiver = receiver
@@ -675,6 +686,8 @@ class Subscribing(Lags):
             return None
         if max(attempts, counted) == spent:
             return "not_yours"  # renewed or delayed, and not sent since
+        if message.flags & ONLY_PARKED and number not in self.renewed_by(sequence):
+            return "not_yours"  # it expired, and stays for others
         if status is not Status.PROCESSED:
             return None
         if not self.has_place(message, receiver):
@@ -758,6 +771,13 @@ class Subscribing(Lags):
             else:
                 left += sequences
         return left
+
+
+def check_not_work(name: str) -> None:
+    """A receiver of this name would hide what is ordered; one that was made before it was refused
+    is opened."""
+    if name == WORK_NAME:
+        raise PeerError("bad_request", f"{name!r} is the name of the work queue's own receiver")
 
 
 def former_nodes(command: Subscribe) -> list[bytes]:

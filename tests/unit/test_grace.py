@@ -378,6 +378,28 @@ def test_an_endpoint_that_is_there_still_is_made_anew_with_what_it_holds() -> No
     assert broker.describe()["endpoints"] == 2
 
 
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"name": "~bad"}, "bad_request"),
+        ({"group": "passing"}, "wrong_state"),
+        ({"group": "one-too-many"}, "busy"),
+    ],
+)
+def test_an_endpoint_whose_subscription_is_refused_stays_as_it_was(
+    fields: dict[str, Any], code: str
+) -> None:
+    broker, sequence = broker_with_one_out()
+    broker.subscribe(C, "none", group="passing", durable=False)
+    broker.actor.receivers._durable_max = 1
+    before = broker.describe()
+    holding = ((A,), (sequence,), (1,))
+    with pytest.raises(PeerError, match=code):
+        broker.subscribe(A, holding=holding, **fields)
+    assert broker.describe() == before
+    assert broker.processed(sequence, node=A) == {}
+
+
 # --- reports meanwhile --------------------------------------------------------------------------
 
 

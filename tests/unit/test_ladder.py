@@ -176,6 +176,23 @@ def test_only_the_holder_may_report(kind: Kind, status: str) -> None:
     assert broker.describe() == before
 
 
+@pytest.mark.parametrize("kind", [ONE, PUSH])
+@pytest.mark.parametrize("status", ["received", "processed", "failed"])
+def test_nobody_may_report_on_what_a_receiver_had_that_is_gone(kind: Kind, status: str) -> None:
+    broker = CoreBroker()
+    broker.subscribe(A)
+    broker.subscribe(C, credit=0)
+    sequence = broker.publish(**kind)
+    broker.detach(A)
+    broker.subscribe(B, "other/**", credit=0)
+    before = broker.describe()
+    for node in (B, C):
+        assert broker.report(status, sequence, node=node) == {sequence: "not_yours"}
+    assert broker.describe() == before
+    broker.grant(1, C)
+    assert broker.taken(C) == [b"x"]
+
+
 @durable_kinds
 @pytest.mark.parametrize("status", ["received", "processed", "failed"])
 def test_a_receiver_that_was_never_sent_its_copy_may_not_report(kind: Kind, status: str) -> None:
@@ -277,6 +294,23 @@ def test_a_late_processed_takes_no_place_that_others_hold(restarts: bool) -> Non
     broker.processed(sequence, node=B)
     # Two places, two holders: were the late report counted, the message would be over by now.
     assert counts(broker)["sent"] == 1
+
+
+@pytest.mark.parametrize("how", ["out", "moved"])
+def test_a_late_processed_ends_nothing_that_expired_and_stays_for_who_parked_it(how: str) -> None:
+    broker = CoreBroker(default_ttl_ms=60_000)
+    broker.subscribe(A, name="a")
+    broker.subscribe(B, name="b")
+    sequence = broker.publish(max_receivers=None)
+    broker.failed(sequence, node=A)
+    if how == "moved":  # what b has of it is in rows of its own
+        broker.detach(B)
+    broker.restart()
+    broker.advance(60_000)
+    broker.subscribe(B, name="b", credit=0)
+    assert broker.processed(sequence, node=B) == {sequence: "not_yours"}
+    assert [(each["name"], each["lag"]) for each in broker.receivers()] == [("a", 0), ("b", 0)]
+    assert [entry["receiver"] for entry in broker.parked()] == ["a"]
 
 
 def test_a_late_processed_is_no_error_once_another_has_finished() -> None:

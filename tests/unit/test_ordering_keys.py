@@ -403,6 +403,21 @@ def test_what_is_over_leaves_nothing_in_the_order_of_its_key(kind: Kind, end: st
     assert key_rows(broker) == []
 
 
+@pytest.mark.parametrize("end", ["detach", "delete"])
+def test_a_receiver_that_ends_leaves_nothing_in_the_order_of_a_key(end: str) -> None:
+    broker = CoreBroker()
+    broker.subscribe(name=None if end == "detach" else "worker")
+    broker.publish(max_receivers=None, ordering_key="k")
+    before = len(key_rows(broker))
+    broker.extend(0, broker.take()[0].sequence)  # it waits at a place of this receiver's own
+    assert len(key_rows(broker)) > before
+    if end == "detach":
+        broker.detach()
+    else:
+        broker.delete_receiver("worker")
+    assert len(key_rows(broker)) == before
+
+
 def test_what_an_earlier_version_accepted_is_delivered() -> None:
     broker = CoreBroker()
     broker.subscribe(name="worker", credit=0)

@@ -15,6 +15,7 @@ from asterism import PeerError, limits
 from asterism import commands as ask
 from asterism.rows import Rows
 from asterism.settings import DAY_MS, BackoffMs
+from asterism.storage.keys import WORK_NAME
 from tests.support.core import CoreBroker
 from tests.support.kinds import across_restarts, code_of, come_back
 
@@ -155,6 +156,31 @@ def test_nobody_joins_the_receiver_of_another_connection_by_guessing_its_name() 
         with pytest.raises(PeerError) as refusal:
             broker.subscribe(b"b", **named)
         assert code_of(refusal) == "bad_request"
+
+
+@pytest.mark.parametrize(
+    "fields", [{"name": WORK_NAME}, {"group": WORK_NAME}, {"group": WORK_NAME, "durable": False}]
+)
+def test_nobody_takes_the_name_of_the_work_queue(fields: dict[str, Any]) -> None:
+    broker = CoreBroker()
+    with pytest.raises(PeerError, match="work queue") as refusal:
+        broker.subscribe(**fields)
+    assert code_of(refusal) == "bad_request"
+    with pytest.raises(PeerError, match="work queue") as refusal:
+        broker.create_receiver(WORK_NAME)
+    assert code_of(refusal) == "bad_request"
+    assert broker.receivers() == []
+
+
+def test_a_receiver_that_was_named_as_the_work_queue_before_opens() -> None:
+    broker = CoreBroker()
+    broker.subscribe(name="worker")
+    broker.actor.create_receiver(WORK_NAME, True)
+    broker.end_turn()
+    broker.restart()
+    broker.subscribe(name=WORK_NAME)
+    broker.publish()
+    assert broker.taken() == [b"x"]
 
 
 def test_an_endpoint_is_on_a_topic_once() -> None:

@@ -178,6 +178,29 @@ def test_a_receiver_that_leaves_the_message_under_way_is_not_waited_for(leaves: 
     assert broker.taken(b"b") == ([] if leaves == "narrows" else [b"2"])
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_blocking_topic_sends_what_is_renewed_to_who_has_other_interests_by_now(
+    restarts: bool,
+) -> None:
+    broker = CoreBroker(blocking=True)
+    broker.subscribe(b"a", name="a")
+    sequence = broker.publish(b"first", max_receivers=2)
+    broker.failed(sequence, node=b"a")
+    assert broker.taken(b"a") == [b"first"]
+    broker.subscribe(b"b", name="b")
+    broker.processed(sequence, node=b"b")
+    broker.set_interests("other/**", node=b"a")
+    if restarts:
+        broker.restart()
+        broker.subscribe(b"a", "other/**", name="a")
+        broker.subscribe(b"b", name="b")
+    broker.renew(sequence, "a")
+    broker.publish(b"second")
+    assert broker.taken(b"a") == [b"first"]
+    assert broker.processed(sequence, node=b"a") == {}
+    assert broker.taken(b"b") == [b"first", b"second"]
+
+
 def test_with_max_receivers_blocking_waits_until_so_many_are_done() -> None:
     broker = CoreBroker(blocking=True)
     broker.subscribe(b"a")
