@@ -498,7 +498,7 @@ class Node(Connection):
         the rest back, and leaves the topic; cancelling it again cancels them too. Other options
         are those of ``subscribe``.
         """
-        check_consume(handler, concurrency, on_error)
+        check_consume(handler, concurrency, on_error, stop)
         inbox = await self.subscribe(topic, *interests, **options)
         await Consumer(inbox, handler, on_error).run(concurrency, stop)
 

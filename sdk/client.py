@@ -44,7 +44,7 @@ from asterism.sdk.consuming import (
     OnError,
     SubscribeOptions,
 )
-from asterism.sdk.consuming import check as check_consume
+from asterism.sdk.consuming import check_blocking as check_consume
 from asterism.sdk.deliveries import FAILED, PROCESSED, RECEIVED, Received
 from asterism.sdk.driving import Loop
 from asterism.sdk.listing import BlockingListing, Listing
@@ -591,7 +591,7 @@ class BlockingNode:
         their end, gives the rest back, and leaves the topic. Other options are those of
         ``subscribe``.
         """
-        check_consume(handler, concurrency, on_error)
+        check_consume(handler, concurrency, on_error, stop)
         inbox = self.subscribe(topic, *interests, **options)
         BlockingConsumer(inbox, handler, on_error, concurrency).run(stop)
 
