@@ -59,7 +59,12 @@ from asterism.sdk.results import (
     TopicInfo,
 )
 from asterism.sdk.session import WINDOW_BYTES, WINDOW_MESSAGES
-from asterism.sdk.signatures import with_settings, with_subscribe_options, with_wishes
+from asterism.sdk.signatures import (
+    with_push_wishes,
+    with_settings,
+    with_subscribe_options,
+    with_wishes,
+)
 from asterism.sdk.tickets import ClosedError, Outcome
 
 _T = TypeVar("_T")
@@ -205,7 +210,7 @@ class BlockingDelivery(Received):
         """Moves its deadline to so many seconds from now; 0 gives it back at once."""
         self._loop.run(self._delivery.extend(seconds, timeout=timeout))
 
-    @with_wishes
+    @with_push_wishes
     def reply(self, payload: Payload, **wishes: Unpack[Wishes]) -> BlockingReceipt:
         """Answers a request."""
         return BlockingReceipt(self._loop, self._loop.run(self._delivery.reply(payload, **wishes)))
@@ -639,7 +644,7 @@ class BlockingNode:
         fields = (topic, receiver, sequences, seconds)
         return self._loop.run(self._node.extend(*fields, timeout=timeout))
 
-    @with_wishes
+    @with_push_wishes
     def request(
         self, topic: str, payload: Payload, *, timeout: float = TIMEOUT, **wishes: Unpack[Wishes]
     ) -> BlockingDelivery:
