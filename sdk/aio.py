@@ -11,7 +11,7 @@ from types import EllipsisType
 from typing import Any, Final, Literal, NamedTuple, Self, Unpack
 
 from asterism import checks, limits
-from asterism.addresses_host import DEFAULT_ADDRESS, address_in
+from asterism.addresses_host import DEFAULT_ADDRESS, address_in, checked_address
 from asterism.errors import NoSuchReceiver, NoSuchTopic, PeerError
 from asterism.message import Header
 from asterism.options import Backoff, TopicOptions, topic_fields, topic_overrides
@@ -49,7 +49,12 @@ from asterism.sdk.results import (
     TopicInfo,
 )
 from asterism.sdk.session import WINDOW_BYTES, WINDOW_MESSAGES
-from asterism.sdk.signatures import with_settings, with_subscribe_options, with_wishes
+from asterism.sdk.signatures import (
+    with_push_wishes,
+    with_settings,
+    with_subscribe_options,
+    with_wishes,
+)
 from asterism.sdk.tickets import ClosedError, Outcome
 from asterism.settings import DropOld, RejectNew
 from asterism.wire import Verb, dedicated_topic, worker_topic
@@ -135,6 +140,7 @@ class Node(Connection):
         replies: str = REPLIES,
         max_lease: float | None = MAX_LEASE,
     ) -> None:
+        _check_connect(address, name, timeout)
         lease_ms("max_lease", max_lease)
         super().__init__(address, name, timeout, window_messages, window_bytes, max_lease)
         self._composer = Composer()
@@ -174,7 +180,7 @@ class Node(Connection):
     ) -> Receipt:
         """Publishes a message; returns when it is accepted (durable: on disk).
 
-        A refusal is a ``PeerError``. After a ``TimeoutError`` it may still be accepted.
+        A refusal is a ``BrokerError``. After a ``TimeoutError`` it may still be accepted.
         """
         self._check_open()
         receipt, message, size = self._compose(topic, payload, wishes, self._ids)
@@ -498,7 +504,7 @@ class Node(Connection):
         the rest back, and leaves the topic; cancelling it again cancels them too. Other options
         are those of ``subscribe``.
         """
-        check_consume(handler, concurrency, on_error)
+        check_consume(handler, concurrency, on_error, stop)
         inbox = await self.subscribe(topic, *interests, **options)
         await Consumer(inbox, handler, on_error).run(concurrency, stop)
 
@@ -670,7 +676,7 @@ class Node(Connection):
 
     # --- request and reply ------------------------------------------------------------------
 
-    @with_wishes
+    @with_push_wishes
     async def request(
         self,
         topic: str,
@@ -1107,6 +1113,17 @@ def connect(
 def given_or_default(address: str | None) -> str:
     """Where to connect: the address given, else that of the environment, else the default."""
     return (address_in(os.environ) or DEFAULT_ADDRESS) if address is None else address
+
+
+def _check_connect(address: object, name: object, timeout: object) -> None:
+    """Refuses what no socket could be opened with, while there is none yet."""
+    for argument, value in (("address", address), ("name", name)):
+        if not isinstance(value, str):
+            raise TypeError(f"{argument} must be text, not {checks.shown(value)}")
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float | None):
+        raise TypeError(f"timeout must be a number of seconds, not {checks.shown(timeout)}")
+    assert isinstance(address, str)
+    checked_address("address", address)
 
 
 def lease_ms(name: str, seconds: float | None) -> int | None:

@@ -44,7 +44,7 @@ from asterism.sdk.consuming import (
     OnError,
     SubscribeOptions,
 )
-from asterism.sdk.consuming import check as check_consume
+from asterism.sdk.consuming import check_blocking as check_consume
 from asterism.sdk.deliveries import FAILED, PROCESSED, RECEIVED, Received
 from asterism.sdk.driving import Loop
 from asterism.sdk.listing import BlockingListing, Listing
@@ -59,7 +59,12 @@ from asterism.sdk.results import (
     TopicInfo,
 )
 from asterism.sdk.session import WINDOW_BYTES, WINDOW_MESSAGES
-from asterism.sdk.signatures import with_settings, with_subscribe_options, with_wishes
+from asterism.sdk.signatures import (
+    with_push_wishes,
+    with_settings,
+    with_subscribe_options,
+    with_wishes,
+)
 from asterism.sdk.tickets import ClosedError, Outcome
 
 _T = TypeVar("_T")
@@ -205,7 +210,7 @@ class BlockingDelivery(Received):
         """Moves its deadline to so many seconds from now; 0 gives it back at once."""
         self._loop.run(self._delivery.extend(seconds, timeout=timeout))
 
-    @with_wishes
+    @with_push_wishes
     def reply(self, payload: Payload, **wishes: Unpack[Wishes]) -> BlockingReceipt:
         """Answers a request."""
         return BlockingReceipt(self._loop, self._loop.run(self._delivery.reply(payload, **wishes)))
@@ -591,7 +596,7 @@ class BlockingNode:
         their end, gives the rest back, and leaves the topic. Other options are those of
         ``subscribe``.
         """
-        check_consume(handler, concurrency, on_error)
+        check_consume(handler, concurrency, on_error, stop)
         inbox = self.subscribe(topic, *interests, **options)
         BlockingConsumer(inbox, handler, on_error, concurrency).run(stop)
 
@@ -639,7 +644,7 @@ class BlockingNode:
         fields = (topic, receiver, sequences, seconds)
         return self._loop.run(self._node.extend(*fields, timeout=timeout))
 
-    @with_wishes
+    @with_push_wishes
     def request(
         self, topic: str, payload: Payload, *, timeout: float = TIMEOUT, **wishes: Unpack[Wishes]
     ) -> BlockingDelivery:

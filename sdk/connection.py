@@ -32,7 +32,7 @@ from asterism.sdk.link import Link
 from asterism.sdk.producing import RETRY_MS_MAX, RETRY_MS_MIN
 from asterism.sdk.receiving import Subscription
 from asterism.sdk.session import Session
-from asterism.sdk.signatures import with_wishes
+from asterism.sdk.signatures import with_push_wishes
 from asterism.sdk.tickets import ClosedError, Outcome, Ticket
 from asterism.sdk.waiting import Waiting, deadline_in
 from asterism.wire import LANE_TOKEN_BYTES, Part, Verb
@@ -90,7 +90,7 @@ class Receipt(Ticket):
         return result
 
     async def accepted(self, timeout: float | None = TIMEOUT) -> Self:
-        """Waits until the topic has it (durable: on disk); ``PeerError`` if it is refused."""
+        """Waits until the topic has it (durable: on disk); ``BrokerError`` if it is refused."""
         if self.missing:
             if self._node._flushing:
                 self._node._hurry()
@@ -141,7 +141,7 @@ class Receipt(Ticket):
 
 
 class BatchReceipt(Receipt):
-    """The receipt of many messages: ``results`` has a sequence or a ``PeerError`` for each."""
+    """The receipt of many messages: ``results`` has a sequence or a ``BrokerError`` for each."""
 
     __slots__ = ()
 
@@ -257,7 +257,7 @@ class Delivery(Received):
         for _, code in refused:
             raise PeerError(code, f"message {self.sequence} of {self.topic}")
 
-    @with_wishes
+    @with_push_wishes
     async def reply(self, payload: Payload, **wishes: Unpack[Wishes]) -> Receipt:
         """Answers a request."""
         target = self.reply_to
@@ -271,6 +271,9 @@ class Delivery(Received):
         node = self._inbox._node
         node._check_open()
         answer = node._loop.create_future() if confirm else None
+        if confirm and self._subscription.is_over and not self.is_finished:
+            gone = ClosedError("its inbox is closed: the broker takes no report on it any more")
+            raise self._inbox._error or gone
         if not self._climb(status, sayable(reason) if reason else "", answer):
             return
         node._session.touch(self._subscription)

@@ -9,8 +9,9 @@ import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from asterism.sdk import arguments
 from asterism.sdk.tickets import ClosedError
@@ -43,12 +44,45 @@ class SubscribeOptions(TypedDict, total=False):
     timeout: float | None
 
 
-def check(handler: object, concurrency: int, on_error: str) -> None:
-    """Refuses arguments of ``consume`` that are wrong, before anything is sent."""
+def check(handler: object, concurrency: int, on_error: str, stop: object) -> None:
+    """Refuses arguments of the asyncio ``consume`` that are wrong, before anything is sent."""
+    _check_all(handler, concurrency, on_error)
+    # A lambda most often hands more arguments on to a coroutine function: it may be one.
+    if not _is_async(handler) and getattr(handler, "__name__", "") != "<lambda>":
+        raise TypeError(
+            f"a handler of this client must be an async def, and {handler!r} is not: it would hold "
+            "up the event loop. Call what blocks with asyncio.to_thread, or use connect_blocking"
+        )
+    if stop is not None and not isinstance(stop, asyncio.Event):
+        raise TypeError(f"stop must be an asyncio.Event, not {type(stop).__name__}")
+
+
+def check_blocking(handler: object, concurrency: int, on_error: str, stop: object) -> None:
+    """The same of the blocking ``consume``."""
+    _check_all(handler, concurrency, on_error)
+    if _is_async(handler):
+        raise TypeError(
+            f"a handler of the blocking client must be a plain function, and {handler!r} is an "
+            "async def, which nobody would await: use asterism.connect, or a plain function"
+        )
+    if stop is not None and not isinstance(stop, threading.Event):
+        raise TypeError(f"stop must be a threading.Event, not {type(stop).__name__}")
+
+
+def _check_all(handler: object, concurrency: int, on_error: str) -> None:
     if not callable(handler):
         raise TypeError(f"a handler is called with each delivery; {handler!r} cannot be")
     arguments.whole("concurrency", concurrency, 1, CONCURRENCY_MAX)
     arguments.one_of("on_error", on_error, ("fail", "give_back"))
+
+
+def _is_async(handler: Any) -> bool:
+    """Is it an ``async def``, or does it wrap one, or have one as its ``__call__``?"""
+    while isinstance(handler, partial):
+        handler = handler.func
+    wrapped = inspect.unwrap(handler)
+    is_async = inspect.iscoroutinefunction
+    return is_async(handler) or is_async(wrapped) or is_async(type(handler).__call__)
 
 
 def _tell(topic: str, delivery: "Delivery | BlockingDelivery", error: BaseException) -> None:
@@ -212,7 +246,11 @@ class BlockingConsumer:
 
     def _call(self, delivery: "BlockingDelivery") -> None:
         try:
-            self._handler(delivery)
+            result = self._handler(delivery)
+            if inspect.isawaitable(result):
+                if inspect.iscoroutine(result):
+                    result.close()  # it has not begun, and nobody will begin it
+                raise TypeError("the handler returned what has to be awaited: use asterism.connect")
         except Exception as error:
             _tell(self._inbox.topic, delivery, error)
             if self._gives_back:

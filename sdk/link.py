@@ -50,8 +50,10 @@ class Link:
             socket.reconnect_ivl = RETRY_MS_MIN
             socket.reconnect_ivl_max = RECONNECT_MS_MAX
             socket.connect(address)
-        except zmq.ZMQError as error:
-            socket.close()
+        except BaseException as error:
+            socket.close()  # else the context waits for it for ever
+            if not isinstance(error, zmq.ZMQError):
+                raise
             raise ValueError(f"cannot connect to {address!r}: {error}") from None
         self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._socket = socket

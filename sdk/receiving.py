@@ -15,6 +15,7 @@ I4 What the broker says has gone is in none of these any more. So a delivery tha
 from collections import deque
 from collections.abc import Collection
 from itertools import islice
+from operator import itemgetter
 from typing import Final
 
 from asterism import limits
@@ -31,6 +32,8 @@ RECEIVED: Final = int(Status.RECEIVED)
 PROCESSED: Final = int(Status.PROCESSED)
 FAILED: Final = int(Status.FAILED)
 HEADERS_CACHED_MAX: Final = 4_096
+
+_attempt_of: Final = itemgetter(1)
 
 _headers: dict[bytes, Header] = {}
 
@@ -104,6 +107,8 @@ class Subscription:
         self.sessions: list[bytes] = []  # those under which it may have been given what it holds
         self.buffer: deque[Item] = deque()
         self.aside: list[Item] = []  # of the buffer, until the broker says whose they are
+        # Those of which an attempt above the first came, since nothing waited here; or more.
+        self.again: set[int] = set()
         self.taken: dict[int, int] = {}  # sequence -> attempt: handed out, and not finished
         self.named: dict[int, int] = {}  # the same of all that it said it holds when it came back
         self.arrived = 0  # deliveries that came, in all
@@ -161,7 +166,14 @@ class Subscription:
 
     def arrive(self, items: Collection[Item], now_ms: int) -> bool:
         """Deliveries came; is there credit to take back, since they wait for too long?"""
+        if self.again and not self.buffer and not self.aside:
+            self.again.clear()
         self.buffer += items
+        if max(map(_attempt_of, items), default=1) > 1:
+            self.again.update(item[0] for item in items if item[1] > 1)
+            if len(self.again) > limits.HOLDING_MAX:  # of most, nothing waits any more
+                waiting = (*self.buffer, *self.aside)
+                self.again = {item[0] for item in waiting if item[1] > 1}
         self.arrived += len(items)
         self.is_awaited = False
         if self.adaptive is None or self.is_paused:
@@ -246,6 +258,12 @@ class Subscription:
         for sequence in sequences:
             pop(sequence, None)
 
+    def _drop_waiting(self, done: set[int]) -> None:
+        """Nobody is to do again what is done; the broker returns the credit by itself."""
+        self.again -= done
+        self.buffer = deque(item for item in self.buffer if item[0] not in done)
+        self.aside = [item for item in self.aside if item[0] not in done]
+
     @property
     def owes_credit(self) -> bool:
         """Is there enough to give back, or nothing else to come?"""
@@ -271,8 +289,15 @@ class Subscription:
         is_last: bool = True,
     ) -> None:
         """Notes a report; it goes out with the next flush, together with others like it."""
-        if is_last:
-            self.drop(sequences)
+        if status == PROCESSED:
+            self.drop(sequences)  # the broker asks for no attempt: all of them are over
+            if self.again and not self.again.isdisjoint(sequences):
+                self._drop_waiting(self.again.intersection(sequences))
+        elif is_last:
+            # A newer attempt that has come meanwhile goes on.
+            for sequence, attempt in zip(sequences, attempts, strict=True):
+                if self.taken.get(sequence) == attempt:
+                    del self.taken[sequence]
         report = self.reports.get((status, reason))
         if report is None:
             report = self.reports[status, reason] = Report(self, status, reason)

@@ -66,6 +66,12 @@ def with_wishes(verb: _F) -> _F:
     return _spelled_out(verb, Wishes.__annotations__, _WISHES)
 
 
+def with_push_wishes(verb: _F) -> _F:
+    """The same of a request and its answer, which are push messages unless they say otherwise."""
+    told = {**_WISHES, "mode": ("push", _WISHES["mode"][1])}
+    return _spelled_out(verb, Wishes.__annotations__, told)
+
+
 def with_settings(verb: _F) -> _F:
     """Names the settings of a topic; ``docs/configuration.md`` says what each is."""
     return _spelled_out(verb, TopicOptions.__annotations__, _settings())

@@ -5,7 +5,7 @@ from typing import Any
 from asterism import limits
 from asterism.sdk.deliveries import Received
 from asterism.sdk.leases import NEVER_MS, Leases
-from asterism.sdk.receiving import PROCESSED, Subscription
+from asterism.sdk.receiving import FAILED, PROCESSED, Subscription
 from asterism.wire import Verb
 from tests.unit.test_session import HEADER, SENT_HEADER, Client, Sent
 
@@ -109,6 +109,49 @@ def test_what_the_broker_says_has_gone_is_not_handed_out_and_who_has_it_can_see_
     client.answer(renewed, refused=[[1, "not_yours"], [2, "not_yours"]])
     assert mine.lost
     assert [item[0] for item in client.held.buffer] == [3]
+
+
+def test_a_failure_of_an_old_attempt_leaves_the_newer_one_in_hand() -> None:
+    client = client_with()
+    client.come(1)
+    old = delivery_of(client.held)
+    client.come(1, attempt=2)
+    new = delivery_of(client.held)
+    old._climb(FAILED)
+    assert not new.lost
+    renewed = [part for part in client.pass_looks(3) if part.verb is Verb.EXTEND]
+    assert renewed and {part.body[4] for part in renewed} == {(2,)}
+    new._climb(FAILED)
+    assert not client.held.taken
+
+
+def test_what_is_processed_is_not_handed_out_again_by_the_same_client() -> None:
+    client = client_with()
+    client.come(1, 2)
+    old = delivery_of(client.held)
+    client.come(1, attempt=2)
+    client.come(3, attempt=2)
+    old._climb(PROCESSED)
+    assert [(item[0], item[1]) for item, _ in client.held.take(9)] == [(2, 1), (3, 2)]
+
+
+def test_what_is_processed_is_not_handed_out_again_once_its_endpoint_is_back() -> None:
+    client = client_with()
+    client.come(1)
+    old = delivery_of(client.held)
+    client.come(1, attempt=2)
+    client.held.forget_connection()
+    old._climb(PROCESSED)
+    client.held.came_back(b"s", ())
+    assert not client.held.buffer
+
+
+def test_what_came_again_is_remembered_only_while_something_waits() -> None:
+    client = client_with()
+    for number in range(1, 50):
+        client.come(number, attempt=2)
+        delivery_of(client.held)
+    assert len(client.held.again) <= 1
 
 
 def test_a_newer_attempt_that_came_meanwhile_stays() -> None:

@@ -6,6 +6,7 @@ import pydoc
 import re
 from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from asterism import BlockingDelivery, BlockingNode, Delivery, Node
 from asterism.options import TopicOptions, topic_overrides, topic_settings_as_user
 from asterism.sdk.composing import Wishes
 from asterism.sdk.consuming import SubscribeOptions
+from asterism.sdk.link import Link
 from asterism.sdk.listing import BlockingListing, Listing, Pages
+from asterism.sdk.receiving import Subscription
 from asterism.sdk.results import (
     BrokerStatus,
     ParkedDelivery,
@@ -27,6 +30,7 @@ from asterism.sdk.results import (
     TopicInfo,
 )
 from asterism.settings import BackoffMs, TopicSettings
+from tests.unit.test_session import HEADER
 
 # --- units ----------------------------------------------------------------------------------------
 
@@ -178,3 +182,80 @@ def test_help_tells_defaults_and_units() -> None:
     assert "sent_timeout: 60 unless the broker says otherwise, in seconds" in shown
     assert inspect.signature(Node.publish).parameters["mode"].default == "durable"
     assert "ttl: seconds until it expires" in pydoc.plain(pydoc.render_doc(Node.publish))
+
+
+@pytest.mark.parametrize("owner", [Node, BlockingNode, Delivery, BlockingDelivery])
+def test_help_tells_that_a_request_and_its_answer_are_push_messages(owner: Any) -> None:
+    verb = owner.request if owner in (Node, BlockingNode) else owner.reply
+    assert inspect.signature(verb).parameters["mode"].default == "push"
+
+
+def test_help_names_exceptions_as_users_know_them() -> None:
+    for owner in (Node, BlockingNode, asterism.Receipt, asterism.BatchReceipt):
+        assert "``PeerError``" not in pydoc.plain(pydoc.render_doc(owner))
+
+
+# --- connecting -----------------------------------------------------------------------------------
+
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"address": 7700}, TypeError, "address must be text, not 7700"),
+    ({"address": b"tcp://127.0.0.1:7700"}, TypeError, "address must be text"),
+    ({"address": "localhost:7700"}, ValueError, "address must be like tcp://127.0.0.1:7700, not"),
+    ({"address": ""}, ValueError, "address must be like tcp://127.0.0.1:7700, not"),
+    ({"name": 5}, TypeError, "name must be text, not 5"),
+    ({"timeout": "10"}, TypeError, "timeout must be a number of seconds, not '10'"),
+]
+
+
+@pytest.mark.parametrize(("given", "kind", "sentence"), WRONG)
+@pytest.mark.parametrize("connect", [asterism.connect, asterism.connect_blocking])
+def test_what_cannot_be_connected_to_is_refused_at_once(
+    connect: Any, given: dict[str, Any], kind: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(kind, match=re.escape(sentence)):
+        connect(**given)
+
+
+class Sockets:
+    """A context of ZeroMQ whose sockets cannot connect."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def socket(self, _: int) -> Any:
+        return self
+
+    def connect(self, _: str) -> None:
+        raise KeyboardInterrupt
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_socket_that_was_not_opened_is_closed_whatever_went_wrong() -> None:
+    loop = asyncio.new_event_loop()
+    link = Link(loop, lambda frame: None)
+    link._context.term()
+    sockets: Any = Sockets()
+    link._context = sockets
+    with pytest.raises(KeyboardInterrupt):
+        link.open("tcp://127.0.0.1:7700", lambda: None, lambda: None)
+    assert sockets.closed == 1 and not link.is_open
+    loop.close()
+
+
+# --- reports --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [None, asterism.BrokerError("topic_gone")])
+def test_a_report_on_what_has_no_inbox_any_more_is_not_waited_for(error: Any) -> None:
+    async def report() -> None:
+        held = Subscription("t", 1, ("**",))
+        node = SimpleNamespace(_check_open=lambda: None, _loop=asyncio.get_running_loop())
+        inbox: Any = SimpleNamespace(_node=node, _error=error)
+        held.is_over = True
+        delivery = Delivery(inbox, held, (1, 1, b"i" * 16, HEADER, b"p"), False)
+        await delivery.processed(confirm=True)
+
+    with pytest.raises(type(error) if error else asterism.ClosedError):
+        asyncio.run(report())
