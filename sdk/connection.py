@@ -351,10 +351,10 @@ class Inbox:
         return self
 
     async def __anext__(self) -> Delivery:
-        if not self._subscription.buffer:
+        while not self._is_there():
             await self._wait_for_news(1, None)
-        if not self._subscription.buffer:
-            raise StopAsyncIteration
+            if not self._subscription.buffer:
+                raise StopAsyncIteration
         return self._take_one()
 
     async def receive(self, timeout: float | None = TIMEOUT) -> Delivery:
@@ -362,7 +362,7 @@ class Inbox:
 
         ``TimeoutError`` when none came in time, ``ClosedError`` when the inbox is closed.
         """
-        if not self._subscription.buffer:
+        while not self._is_there():
             await self._until_delivery(1, timeout)
         return self._take_one()
 
@@ -372,11 +372,20 @@ class Inbox:
 
     async def _some(self, most: int, timeout: float | None, wanted: int) -> list[Delivery]:
         """Up to ``most`` deliveries, for a consumer that takes ``wanted`` at a time."""
-        if not self._subscription.buffer:
-            await self._until_delivery(wanted, timeout)
-        elif wanted > len(self._subscription.buffer):
+        if self._is_there() and wanted > len(self._subscription.buffer):
             self._want_more(wanted)
+        while not self._is_there():
+            await self._until_delivery(wanted, timeout)
         return self._take(most)
+
+    def _is_there(self) -> bool:
+        """Is there a delivery that is its own as far as one can know?"""
+        held = self._subscription
+        if held.buffer and (now_ms := monotonic_ms()) >= held.leases.look_ms:
+            self._node._session.look_if_late(held, now_ms)
+            if held.aside:
+                self._node._schedule()
+        return bool(held.buffer)
 
     async def _until_delivery(self, wanted: int, timeout: float | None) -> None:
         """Waits until a delivery is there."""

@@ -54,6 +54,13 @@ class Leases:
         """Nothing can be renewed now."""
         self.look_ms = now_ms + self._pause_ms()
 
+    def is_late(self, now_ms: int) -> bool:
+        """Was it not looked for so long that a deadline may be over, of what came long ago?
+
+        What came just behind the last look but one was renewed at neither.
+        """
+        return now_ms >= self.look_ms + self._pause_ms()
+
     def _pause_ms(self) -> int:
         return max(min(self.timeouts) // 3, LOOK_MS_MIN)
 

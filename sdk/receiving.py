@@ -7,7 +7,7 @@ I1 The broker may send an endpoint at most its credit. It returns credit by itse
 I2 A report waits here until the endpoint is on its topic, and is kept until it is answered.
 I3 A delivery that the endpoint holds is in ``buffer``, in ``aside``, in ``taken`` or in a report.
    While the endpoint is off its topic nothing of it is handed out: by the time that it is back,
-   others may have it.
+   others may have it. So too after a stall, until the broker has renewed what waits.
 I4 What the broker says has gone is in none of these any more. So a delivery that was handed out,
    is not finished and not in ``taken`` is lost.
 """
@@ -109,6 +109,8 @@ class Subscription:
         self.aside: list[Item] = []  # of the buffer, until the broker says whose they are
         # Those of which an attempt above the first came, since nothing waited here; or more.
         self.again: set[int] = set()
+        self.is_doubting = False  # may what comes have waited in the socket for as long?
+        self.doubts = 0  # how often what waited was put aside since nobody had looked for long
         self.taken: dict[int, int] = {}  # sequence -> attempt: handed out, and not finished
         self.named: dict[int, int] = {}  # the same of all that it said it holds when it came back
         self.arrived = 0  # deliveries that came, in all
@@ -169,6 +171,8 @@ class Subscription:
         if self.again and not self.buffer and not self.aside:
             self.again.clear()
         self.buffer += items
+        if self.is_doubting:
+            self.put_aside()
         if max(map(_attempt_of, items), default=1) > 1:
             self.again.update(item[0] for item in items if item[1] > 1)
             if len(self.again) > limits.HOLDING_MAX:  # of most, nothing waits any more
@@ -198,7 +202,10 @@ class Subscription:
 
     def look(self, now_ms: int, *, all_: bool = False) -> Looked:
         """What is held is renewed, or given up after too long; that is held no longer."""
-        waiting = {item[0]: item[1] for item in self.buffer if header_of(item[3]).expect != SENT}
+        waiting = {item[0]: item[1] for item in self.aside}
+        waiting.update(
+            (item[0], item[1]) for item in self.buffer if header_of(item[3]).expect != SENT
+        )
         looked = self.leases.look(waiting, self.taken, now_ms, all_=all_)
         if looked.given_up:
             self.lose(looked.given_up)
@@ -216,6 +223,29 @@ class Subscription:
                 del self.taken[sequence]
         if any(gone.get(item[0]) == item[1] for item in self.buffer):
             self.buffer = deque(item for item in self.buffer if gone.get(item[0]) != item[1])
+        if self.aside:
+            self.aside = [item for item in self.aside if gone.get(item[0]) != item[1]]
+
+    def doubt(self) -> None:
+        """Others may have what waits: it is handed out once the broker has renewed it."""
+        self.doubts += 1
+        self.is_doubting = True
+        self.put_aside()
+
+    def put_aside(self) -> None:
+        """All that waits, but what needs no report."""
+        kept: deque[Item] = deque()
+        for item in self.buffer:
+            (kept if header_of(item[3]).expect == SENT else self.aside).append(item)
+        self.buffer = kept
+
+    def trust(self, renewed: dict[int, int]) -> bool:
+        """The broker has renewed these, by sequence and attempt; does one of them wait again?"""
+        self.is_doubting = False
+        sure = [item for item in self.aside if renewed.get(item[0]) == item[1]]
+        self.aside = [item for item in self.aside if renewed.get(item[0]) != item[1]]
+        self.buffer.extendleft(reversed(sure))
+        return bool(sure)
 
     def take_one(self) -> tuple[Item, bool]:
         """Hands out the next delivery, with whether it needs no report."""
@@ -360,7 +390,7 @@ class Subscription:
 
         But not what a pull asked for: that will ask again, and count what it gets.
         """
-        self.is_ready = self.is_paused = False
+        self.is_ready = self.is_paused = self.is_doubting = False
         self.returned = self.lowered = 0
         self.resume_ms = 0
         kept: deque[Item] = deque()

@@ -134,7 +134,7 @@ class Asking:
 class Renewing:
     """Leases of one endpoint that are renewed, or given up; nobody waits for it."""
 
-    __slots__ = ("attempts", "endpoint", "sequences", "subscription", "timeout_ms")
+    __slots__ = ("attempts", "doubts", "endpoint", "sequences", "subscription", "timeout_ms")
 
     def __init__(
         self, subscription: Subscription, held: Sequence[tuple[int, int]], timeout_ms: int | None
@@ -142,6 +142,7 @@ class Renewing:
         self.subscription = subscription
         self.sequences, self.attempts = zip(*held, strict=True)
         self.timeout_ms = timeout_ms  # None: renewed; 0: given up
+        self.doubts = subscription.doubts  # an answer from before a stall says nothing behind it
 
     def part(self, number: int) -> bytes:
         held = self.subscription
@@ -583,13 +584,23 @@ class Session:
             return
         if held.reports:  # what is finished need not be renewed, and goes first
             self._send_reports(held)
-        looked = held.look(now_ms, all_=all_)
+        if held.credit and held.leases.is_late(now_ms):  # a pull counts what comes: not there
+            held.doubt()
+        looked = held.look(now_ms, all_=all_ or bool(held.aside))
+        held.is_doubting &= bool(looked.renewed)
         if held.lowered:
             self.ways.of(held.topic_bytes).append(held.grant_part())
         self._renew(held, looked.renewed, None)
         self._renew(held, looked.given_up, 0)
         if held.leases.look_ms == NEVER_MS:
             del self._looking[held.endpoint]
+
+    def look_if_late(self, held: Subscription, now_ms: int) -> None:
+        """Before something is handed out: after a stall it may be that others have it by now."""
+        is_there = self._state == _READY and held.is_ready and held.endpoint in self._looking
+        if is_there and held.leases.is_late(now_ms):
+            self._look_at(held, now_ms)
+            self.look_ms = min(self.look_ms, held.leases.look_ms)
 
     def _renew(self, held: Subscription, leases: dict[int, int], timeout_ms: int | None) -> None:
         pairs = list(leases.items())
@@ -598,13 +609,25 @@ class Session:
             part = entry.part(self._number_for(entry))
             self.ways.of(held.topic_bytes).append(part)
 
-    def _on_renewed(self, entry: Renewing, body: dict[str, Any], events: list[Event]) -> None:
+    def _on_renewed(
+        self, entry: Renewing, body: dict[str, Any], now_ms: int, events: list[Event]
+    ) -> None:
         refused = _refused(body.get("refused", ()))
-        if refused and entry.timeout_ms is None:
-            held = entry.subscription
-            attempts = dict(zip(entry.sequences, entry.attempts, strict=True))
+        held = entry.subscription
+        if entry.timeout_ms is not None or not (refused or held.aside or held.is_doubting):
+            return
+        attempts = dict(zip(entry.sequences, entry.attempts, strict=True))
+        if refused:
             held.lose({sequence: attempts.get(sequence, 0) for sequence in refused})
             events.append(Noted(f"{held.topic}: {len(refused)} deliveries have gone to others"))
+        if held.is_over or entry.doubts != held.doubts:
+            return
+        was_doubting = held.is_doubting
+        if held.trust(attempts):
+            events.append(Delivered(held))
+        if was_doubting and held.aside and held.is_ready:
+            # It lay in the socket, ahead of this answer: what comes behind it is fresh.
+            self._look_at(held, now_ms)
 
     def _on_timeouts(self, held: Subscription, body: dict[str, Any], now_ms: int) -> None:
         """The broker says how long this endpoint may hold a delivery."""
@@ -906,7 +929,7 @@ class Session:
             case Joining():
                 self._on_joined(entry, body, now_ms, events)
             case Renewing():
-                self._on_renewed(entry, body, events)
+                self._on_renewed(entry, body, now_ms, events)
             case Asking():
                 self._on_outcomes(entry, body, events)
             case Report():

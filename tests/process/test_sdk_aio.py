@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -738,3 +739,35 @@ def test_a_worker_that_is_stopped_holds_publishers_back(broker: Broker, topic: s
         assert (await node.describe(topic)).totals["published"] == 501
 
     run(broker, topic, scenario, window_messages=500)
+
+
+def test_a_consumer_whose_loop_was_blocked_does_not_do_what_others_have_done(
+    broker: Broker,
+) -> None:
+    payloads = {b"%d" % number for number in range(6)}
+
+    def do_all() -> None:
+        done: set[bytes] = set()
+        with asterism.connect_blocking(broker.address) as node:
+            inbox = node.subscribe("blocked", group="g", sent_timeout=0.5)
+            while done < payloads:
+                delivery = inbox.receive(20)
+                delivery.processed(confirm=True)
+                done.add(delivery.payload)
+
+    async def play() -> None:
+        async with asterism.connect(broker.address) as node:
+            inbox = await node.subscribe("blocked", group="g", sent_timeout=0.5, credit=6)
+            await node.publish_many("blocked", list(payloads), expect="processed")
+            first = await inbox.receive(20)
+            while len(inbox._subscription.buffer) < 5:
+                await asyncio.sleep(0.005)
+            other = threading.Thread(target=do_all)
+            other.start()
+            other.join(30)  # it holds up the loop until the other has done all
+            assert not other.is_alive()
+            with pytest.raises(TimeoutError):
+                await inbox.receive(1)
+            assert first.lost
+
+    asyncio.run(play())

@@ -154,6 +154,89 @@ def test_what_came_again_is_remembered_only_while_something_waits() -> None:
     assert len(client.held.again) <= 1
 
 
+def stalled(client: Holder) -> Sent:
+    """It was held up for longer than the deadline; what it asks before it hands out anything."""
+    client.now_ms += SENT_MS + LOOK_MS
+    client.session.look_if_late(client.held, client.now_ms)
+    assert not client.held.buffer
+    (asked,) = (part for part in client.flush() if part.verb is Verb.EXTEND)
+    return asked
+
+
+def test_after_a_stall_only_what_is_renewed_is_handed_out() -> None:
+    client = client_with()
+    client.come(1, 2, 3)
+    asked = stalled(client)
+    assert asked.body == (client.held.endpoint, (1, 2, 3), None, None, (1, 1, 1))
+    client.answer(asked, refused=[[2, "not_yours"]])
+    client.come(4)
+    assert [item[0] for item, _ in client.held.take(9)] == [1, 3, 4]
+
+
+def test_after_a_stall_what_lay_in_the_socket_is_renewed_too() -> None:
+    client = client_with()
+    client.come(1)
+    asked = stalled(client)
+    client.come(2, 3)  # ahead of the answer
+    client.answer(asked)
+    assert [item[0] for item, _ in client.held.take(9)] == [1]
+    client.come(4)
+    (asked,) = (part for part in client.flush() if part.verb is Verb.EXTEND)
+    client.answer(asked, refused=[[3, "not_yours"]])
+    assert sorted(item[0] for item, _ in client.held.take(9)) == [2, 4]
+
+
+def test_after_a_stall_a_timer_that_is_first_hands_out_nothing_either() -> None:
+    client = client_with()
+    client.come(1)
+    client.now_ms += SENT_MS + LOOK_MS
+    client.session.tick(client.now_ms)
+    assert not client.held.buffer
+    (asked,) = (part for part in client.flush() if part.verb is Verb.EXTEND)
+    client.answer(asked)
+    assert [item[0] for item in client.held.buffer] == [1]
+
+
+def test_an_answer_from_before_a_stall_says_nothing_behind_it() -> None:
+    client = client_with()
+    client.come(1)
+    before = stalled(client)
+    client.now_ms += SENT_MS + LOOK_MS
+    client.session.tick(client.now_ms)
+    client.answer(before)
+    assert not client.held.buffer
+    (asked,) = (part for part in client.flush() if part.verb is Verb.EXTEND)
+    client.answer(asked)
+    assert [item[0] for item in client.held.buffer] == [1]
+
+
+def test_what_a_busy_broker_did_not_renew_after_a_stall_is_asked_for_again() -> None:
+    client = client_with()
+    client.come(1)
+    asked = stalled(client)
+    client.told(Verb.REFUSE, ["busy", "", 10], request=asked.request, topic="t", worker=0)
+    assert not client.held.buffer
+    assert [part.verb for part in client.pass_looks(1)] == [Verb.EXTEND]
+    assert [item[0] for item in client.held.buffer] == [1]
+
+
+def test_a_connection_that_is_lost_after_a_stall_brings_back_what_is_its_own() -> None:
+    client = client_with()
+    client.come(1, 2)
+    stalled(client)
+    client.held.forget_connection()
+    client.held.came_back(b"s", (2,))
+    assert [item[0] for item in client.held.buffer] == [1]
+
+
+def test_who_is_not_late_hands_out_at_once() -> None:
+    client = client_with()
+    client.come(1)
+    client.now_ms += LOOK_MS + LOOK_MS // 2
+    client.session.look_if_late(client.held, client.now_ms)
+    assert [item[0] for item in client.held.buffer] == [1]
+
+
 def test_a_newer_attempt_that_came_meanwhile_stays() -> None:
     client = client_with()
     client.come(1)
