@@ -410,7 +410,7 @@ class Applying(Ledger):
             return "not_yours"
         if message.state is State.PARKED:
             return None
-        if fate.holder is None or (fate.holder.exists and fate.holder is not receiver):
+        if fate.holder is not receiver:
             return "not_yours"
         if status is Status.PROCESSED:
             self.done(message, receiver, now_ms)
