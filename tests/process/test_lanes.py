@@ -238,7 +238,7 @@ async def test_a_killed_worker_loses_nothing_stores_nothing_twice_and_has_lanes_
     node: Node, broker: Broker, topic: str
 ) -> None:
     await until_lanes(node, 1)
-    reading = Reading(await node.subscribe(topic, name="reader"))
+    reading = Reading(await node.subscribe(topic, name="reader", credit=1_024))
     payloads = [b"%d" % number for number in range(600)]
     receipts = []
     for number, payload in enumerate(payloads):
