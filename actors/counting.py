@@ -1,4 +1,4 @@
-"""What each receiver has still to do, counted as it changes, so that nobody who asks has to look.
+"""Counts what each receiver has still to do as that changes, so that a query need not look for it.
 
 Of the log, a receiver *owes* what it is interested in and has neither done nor parked. It may be
 owed millions that are on disk alone: ``owed`` is counted up when one is accepted and down when it
