@@ -105,6 +105,11 @@ async def until(is_so: Callable[[], Awaitable[bool]], what: str) -> None:
         await asyncio.sleep(0.01)
 
 
+async def has_receivers(node: Node, topic: str, count: int) -> bool:
+    """Whether a topic has this many receivers."""
+    return len(await node.list_receivers(topic)) == count
+
+
 async def receive(inbox: Inbox, count: int) -> list[Delivery]:
     """So many deliveries, and not one of them reported on."""
     taken: list[Delivery] = []

@@ -17,6 +17,7 @@ from tests.process.conftest import (
     Raw,
     consumer,
     counts,
+    has_receivers,
     is_empty,
     message,
     new_topic,
@@ -193,11 +194,7 @@ async def test_a_receiver_without_a_name_ends_with_its_connection_while_the_work
         (held,) = await receive(inbox, 1)
         await held.processed(confirm=True)
         broker.kill("worker", worker_of_topic(topic))
-    await until(functools.partial(has_no_receiver, node, topic), "its receiver to end")
-
-
-async def has_no_receiver(node: Node, topic: str) -> bool:
-    return await node.list_receivers(topic) == []
+    await until(functools.partial(has_receivers, node, topic, 0), "its receiver to end")
 
 
 def test_a_client_by_hand_that_says_nothing_has_its_receiver_back(broker: Broker) -> None:

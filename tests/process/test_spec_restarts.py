@@ -21,6 +21,7 @@ from tests.process.conftest import (
     WAIT_S,
     WORKERS,
     counts,
+    has_receivers,
     is_empty,
     moment,
     new_topic,
@@ -197,10 +198,6 @@ async def test_what_a_receiver_without_a_name_has_parked_outlives_it(
     assert await take(second, 1) == [b"bad"]
     await node.abandon(topic, brief.sequence)
     assert await node.list_parked(topic) == []
-
-
-async def has_receivers(node: Node, topic: str, count: int) -> bool:
-    return len(await node.list_receivers(topic)) == count
 
 
 @pytest.mark.parametrize("kind", KINDS)

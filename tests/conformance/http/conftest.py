@@ -35,6 +35,12 @@ def new_name(kind: str, is_doomed: bool = False) -> str:
             return name
 
 
+def doomed_name(start: str) -> str:
+    """A name of a topic that the test deletes: the start, and four digits."""
+    names = (f"{start}{number:04}" for number in range(10_000))
+    return next(name for name in names if store_of(name, Config().stores) == STORE_OF_DELETED)
+
+
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     with Broker(doors=("http",), env={"MQ_ADMIN_PASSWORD": PASSWORD}) as running:

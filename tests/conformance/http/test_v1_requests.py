@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from asterism import limits
 from asterism.testing import Broker
-from tests.conformance.http.conftest import PASSWORD, Door, new_name
+from tests.conformance.http.conftest import PASSWORD, Door, doomed_name, new_name
 from tests.conformance.http.test_v1 import Topic, events, until
 
 pytestmark = pytest.mark.process
@@ -324,13 +325,14 @@ def test_the_status_of_every_process_is_told(http: httpx.Client, broker: Broker)
     assert [worker["pid"] for worker in told["workers"]] == pids["worker"]
 
 
-LONG = ["y" * 255, "." * 255, "/" * 255, "%" * 255, "é" * 127 + "x", "月" * 85, "😀" * 63 + "abc"]
-
-
-@pytest.mark.parametrize("name", LONG, ids=[name[0] for name in LONG])
+@pytest.mark.parametrize("character", ["y", ".", "/", "%", "é", "月", "😀"])
 def test_a_name_of_255_bytes_works_on_every_path_below_a_topic(
-    http: httpx.Client, name: str
+    http: httpx.Client, character: str
 ) -> None:
+    room = limits.NAME_BYTES_MAX - 4
+    filled = character * (room // len(character.encode()))
+    name = doomed_name(filled + "x" * (room - len(filled.encode())))
+    assert len(name.encode()) == limits.NAME_BYTES_MAX
     encoded = "".join(f"%{octet:02X}" for octet in name.encode())
     long = Topic(http, encoded)
     assert http.put(long.path, headers={"Authorization": f"Bearer {PASSWORD}"}).status_code == 201
