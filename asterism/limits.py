@@ -5,6 +5,8 @@ A bound that a user may want to move is a setting (``settings.py``); what is her
 
 from typing import Final
 
+PORT_MAX: Final = 65_535  # of TCP; an address with another is refused where it is set
+
 # --- what a peer may send; past any of these it is refused ------------------------------------
 TOPIC_BYTES_MAX: Final = 255  # a topic's name, UTF-8; bad_request
 NAME_BYTES_MAX: Final = 255  # a receiver's name, UTF-8; bad_request

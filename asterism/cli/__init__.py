@@ -32,7 +32,7 @@ def _run(given: list[str]) -> int:
         given.insert(1, "create")
     from asterism.cli.arguments import parser
 
-    options = parser().parse_args(given)
+    options = parser(with_doors="up" in given).parse_args(given)
     from asterism.config import ConfigError, warning_of
     from asterism.errors import PeerError
     from asterism.sdk.arguments import ARGUMENT_ERRORS, refusal_of

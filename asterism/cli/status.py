@@ -14,7 +14,7 @@ import asterism
 from asterism.cli import context, output
 from asterism.config import ConfigError
 from asterism.process_host import read_run_file
-from asterism.running import DOORS, FRONTEND, running_names
+from asterism.running import FRONTEND, all_doors, running_names
 
 NO_ANSWER: Final = "does not answer; it is being restarted, or its log says why"
 
@@ -74,17 +74,20 @@ def ask_all(node: asterism.BlockingNode, timeout_s: float) -> dict[str, dict[str
 
 
 def doors_in(names: Iterable[str], door: str) -> list[str]:
-    """Those processes of a kind of door: there may be several, called http and http-…"""
+    """The processes of a door: there may be several, with its name and with more behind it."""
     return [name for name in names if name == door or name.startswith(f"{door}-")]
 
 
 def doors(run_folder: Path) -> dict[str, dict[str, Any]]:
     """The doors that run by this run folder, and what the system knows of them."""
     running = running_names(run_folder)
-    found = {}
-    for name in (name for door in DOORS for name in doors_in(running, door)):
-        said = read_run_file(run_folder, name)
-        found[name] = {"process": name, **said, **of_system(running[name]), "rates": {}}
+    found: dict[str, dict[str, Any]] = {}
+    for door in all_doors().values():
+        for name in doors_in(running, door.name):
+            said = read_run_file(run_folder, name)
+            system = of_system(running[name])
+            where = said.get(door.shows)
+            found[name] = {"process": name, **said, "where": where, **system, "rates": {}}
     return found
 
 
@@ -142,7 +145,7 @@ def _doing(status: dict[str, Any]) -> str:
     """What a process does: its rates, behind the topic that it is for, or where a door is."""
     shown = [f"{what} {output.shown_rate(rate)}" for what, rate in status["rates"].items()]
     whose = [f"topic {status['topic']}"] if "topic" in status else []
-    where = [str(status["url"])] if "url" in status else []
+    where = [str(status["where"])] if status.get("where") else []
     disk = status.get("disk") or {}
     free = output.shown_bytes(disk.get("free_bytes", 0))
     held = [f"publishing is held: {free} free"] if disk.get("publishing_held") else []

@@ -21,7 +21,7 @@ import pytest
 import asterism
 from asterism.config import Config
 from asterism.process_host import read_run_file
-from asterism.running import programs_of, running_names
+from asterism.running import checked_doors, programs_of, running_names
 from tests.support.children import bounded
 from tests.tidy.tree import ROOT
 
@@ -323,10 +323,10 @@ def test_a_taken_port_of_the_http_door_is_told_and_the_broker_runs_without_the_d
         assert process.wait(WAIT_S) == 0
         assert process.stderr is not None
         assert process.stderr.read() == (
-            f"http: cannot listen on localhost:{port}: Address already in use. Name another "
-            "port by MQ_PORT or `asterism up --http PORT`, leave this door out by `asterism up "
-            "--no-http`, or stop the program that listens there, perhaps another broker. The "
-            "broker runs without this door.\n"
+            f"http: cannot listen on 127.0.0.1:{port}: Address already in use. Name another "
+            "address by http.listen (MQ_HOST, MQ_PORT) or `asterism up --http PORT`, leave this "
+            "door out by `asterism up --no-http`, or stop the program that listens there, perhaps "
+            "another broker. The broker runs without this door.\n"
         )
 
 
@@ -419,7 +419,7 @@ def supervised(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
                 process.kill()
 
 
-WANTED = {program.name for program in programs_of(Config().workers, ("http",))}
+WANTED = {program.name for program in programs_of(Config().workers, checked_doors(("http",)))}
 
 
 def wait_until_all_run(folder: Path, but: set[int] | None = None) -> dict[str, int]:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import asterism
-from asterism.config import KEYS, MAY_BE_NONE, Config, ConfigError, from_mapping, parse, variable_of
+from asterism.config import KEYS, MAY_BE_NONE, Config, ConfigError, from_mapping, parse
 from asterism.errors import ERRORS, PeerError
 from asterism.options import topic_settings_as_user
+from asterism.variables import variable_of
 from tests.tidy import tree
 
 ERRORS_DOCUMENT = tree.ROOT / "docs" / "errors.md"
