@@ -1,0 +1,356 @@
+"""One connection of a client: what it is allowed, what it has asked for, what is on its way to it.
+
+I1  What a client is sent leaves in the order in which it came about, in one write a turn.
+I2  Its operations are worked off in order. Where one of them has to wait (a PONG behind which a
+    verbose client looks for more, the budget of a turn), all behind it wait.
+I3  No more than ``max_pending`` bytes wait for a client; one that is further behind is cut.
+"""
+
+import asyncio
+import hmac
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from asterism.gateways.nats import protocol
+from asterism.gateways.nats.protocol import (
+    Connect,
+    Operation,
+    Parser,
+    Ping,
+    Pong,
+    ProtocolError,
+    Publication,
+    Subscribe,
+    Unsubscribe,
+)
+from asterism.gateways.nats.subscriptions import Subscription
+
+if TYPE_CHECKING:
+    from asterism.gateways.nats.server import Server
+
+BUDGET: Final = 2_000  # deliveries that one client causes before others get their turn
+FIRST_PING_S: Final = 2.0  # after CONNECT, whatever the interval: it measures the way
+NAME_SHOWN_MAX: Final = 256
+_FLAGS: Final = ("verbose", "pedantic", "echo", "headers", "no_responders")
+_TEXTS: Final = ("user", "pass", "auth_token", "name", "lang", "version")
+
+
+class Client(asyncio.Protocol):
+    """A connection, from INFO to its end."""
+
+    def __init__(self, server: "Server", number: int) -> None:
+        self.server = server
+        self.number = number
+        self.transport: asyncio.Transport | None = None
+        self.parser = Parser(server.lines)
+        self.subscriptions: dict[bytes, Subscription] = {}
+        self.pieces: list[bytes] = []  # to be written at the end of this turn
+        self.pending = 0  # bytes of them
+        self.is_closed = False
+        self.options: dict[str, Any] = {}
+        self.peer = ("", 0)
+        self.verbose, self.pedantic, self.echo = True, False, True
+        self.headers = self.no_responders = False
+        self.protocol = 0
+        self.has_connected = False  # has it said CONNECT?
+        self.has_ponged = False  # was a PING of it answered?
+        self.in_messages = self.in_bytes = self.out_messages = self.out_bytes = 0
+        self.began_s = self.heard_s = server.now_s()
+        self.looked_s = 0.0  # when it was last looked whether it is to be asked
+        self.pinged_s = 0.0  # when it was asked last
+        self.round_trip_s = 0.0
+        self.unanswered = 0  # PINGs
+        self.clogged_s = 0.0  # since when it takes nothing of what waits for it; 0: it does
+        self._operations: deque[Operation] = deque()
+        self._spent = 0  # of this turn's budget
+        self._holds = False  # an operation waits, and all behind it
+        self._is_paused = False
+
+    # --- the connection ---------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]  # uvloop's is of no such class
+        self.peer = (transport.get_extra_info("peername") or ("", 0))[:2]
+        self.server.enter(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Forgets everything of it."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.pieces.clear()
+            self._operations.clear()
+            self.server.leave(self)
+
+    def cut(self) -> None:
+        """Ends it at once; what waits for it is lost."""
+        transport, self.pieces = self.transport, []
+        self.end()
+        if transport is not None:
+            transport.abort()
+
+    def fail(self, sentence: str) -> None:
+        """Ends it, with a sentence where there is one."""
+        if self.is_closed or self.transport is None:
+            return
+        if sentence:
+            self.say(protocol.error_line(sentence))
+        self.flush()
+        transport = self.transport
+        self.end()
+        transport.close()
+
+    # --- out --------------------------------------------------------------------------------
+
+    def say(self, data: bytes) -> None:
+        """Sends a line, at the end of this turn."""
+        if self.is_closed:
+            return
+        if not self.pieces:
+            self.server.touched.append(self)
+        self.pieces.append(data)
+
+    def flush(self) -> None:
+        """Writes what has gathered."""
+        pieces, transport = self.pieces, self.transport
+        if not pieces or transport is None or self.is_closed:
+            return
+        self.pieces = []
+        data = b"".join(pieces)
+        self.pending = 0
+        self.out_bytes += len(data)
+        transport.write(data)
+        if transport.get_write_buffer_size() > self.server.settings.max_pending:
+            self.server.cut_slow(self, "it is behind by more than max_pending")
+
+    def pause_writing(self) -> None:
+        self.clogged_s = self.server.now_s()
+
+    def resume_writing(self) -> None:
+        self.clogged_s = 0.0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that it has not taken yet."""
+        return self.pending + (self.transport.get_write_buffer_size() if self.transport else 0)
+
+    # --- in ---------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_s = self.server.now_s()
+        self.in_bytes += len(data)
+        self._operations.extend(self.parser.feed(data))
+        self.work()
+
+    def eof_received(self) -> bool:
+        """It says no more: what it has said is answered, then it is closed."""
+        self.server.after_barrier(lambda: self.fail(""))
+        return True
+
+    def work(self) -> None:
+        """Works off what it has said, as far as this turn goes."""
+        if self.is_closed or self._holds:
+            return
+        operations, self._spent = self._operations, 0
+        server = self.server
+        try:
+            while operations and not self._holds:
+                operation = operations.popleft()
+                if type(operation) is tuple:
+                    self._publish(*operation)
+                    if self._spent >= BUDGET:
+                        break
+                else:
+                    self._control(operation)  # type: ignore[arg-type]
+        except ProtocolError as error:
+            operations.clear()
+            self.fail(error.sentence)
+            return
+        if operations and not self._holds:
+            server.later(self)
+        elif self.parser.error is not None and not self._holds:
+            self.fail(self.parser.error.sentence)
+        self._pace()
+
+    def _pace(self) -> None:
+        """Reads no more of it while what it has said is not worked off, or cannot be handed on."""
+        wanted = bool(self._operations) or self._holds or self.server.is_full
+        if wanted is self._is_paused or self.is_closed or self.transport is None:
+            return
+        self._is_paused = wanted
+        if wanted:
+            self.transport.pause_reading()
+            self.server.paused.add(self)
+        else:
+            self.transport.resume_reading()
+            self.server.paused.discard(self)
+
+    def go_on(self) -> None:
+        """What it waited for has come about."""
+        self._holds = False
+        self.work()
+
+    # --- operations -------------------------------------------------------------------------
+
+    def _publish(self, publication: Publication, body: bytes) -> None:
+        if not self.has_connected:
+            self._check_may()
+        self.in_messages += 1
+        if publication.header_size and not self.headers:
+            raise ProtocolError
+        if self.pedantic and not publication.is_valid:
+            self.say(protocol.error_line(protocol.INVALID_PUBLISH_SUBJECT))
+        elif self.verbose:
+            self.say(protocol.OK)
+        self._spent += 1 + self.server.publish(self, publication, body)
+
+    def _control(self, operation: protocol.Control) -> None:
+        if not self.has_connected and not isinstance(operation, Connect):
+            self._check_may()
+        match operation:
+            case Ping():
+                self._ping()
+            case Pong():
+                self._pong()
+            case Subscribe():
+                self._subscribe(operation)
+            case Unsubscribe():
+                self._unsubscribe(operation)
+            case Connect(options):
+                self._connect(options)
+
+    def _check_may(self) -> None:
+        """Refuses whoever has not said yet who it is, where that is asked."""
+        if self.server.asks_who:
+            raise ProtocolError(protocol.AUTHORIZATION)
+
+    def _ping(self) -> None:
+        operations = self._operations
+        count = 1
+        while operations and isinstance(operations[0], Ping):
+            operations.popleft()
+            count += 1
+        # A verbose client takes the lines of answers in order: nothing overtakes this one.
+        self._holds = self.verbose
+        self.server.after_barrier(lambda: self._answer_ping(count))
+
+    def _answer_ping(self, count: int) -> None:
+        self.say(protocol.PONG * count)
+        if not self.has_ponged and self.has_connected:
+            self.has_ponged = True
+            if self.protocol >= 1:
+                self.say(self.server.info_for(self, connect_info=True))
+        if self._holds:
+            self.go_on()
+
+    def _pong(self) -> None:
+        if self.unanswered:
+            self.round_trip_s = self.server.now_s() - self.pinged_s
+        self.unanswered = 0
+
+    def _subscribe(self, asked: Subscribe) -> None:
+        server = self.server
+        if not protocol.is_pattern(asked.subject):
+            self.say(protocol.error_line(protocol.INVALID_SUBJECT))
+            return
+        if asked.sid not in self.subscriptions:
+            if len(self.subscriptions) >= server.settings.max_subscriptions:
+                self.say(protocol.error_line(protocol.SUBSCRIPTIONS_EXCEEDED))
+                return
+            subscription = Subscription(self, asked.subject, asked.queue, asked.sid)
+            self.subscriptions[asked.sid] = subscription
+            server.subscribe(subscription)
+        if self.verbose:
+            self.say(protocol.OK)
+
+    def _unsubscribe(self, asked: Unsubscribe) -> None:
+        subscription = self.subscriptions.get(asked.sid)
+        if subscription is not None:
+            subscription.most = asked.most
+            if subscription.delivered >= asked.most:
+                self.finish(subscription)
+        if self.verbose:
+            self.say(protocol.OK)
+
+    def finish(self, subscription: Subscription) -> None:
+        """A subscription ends."""
+        if not subscription.is_over:
+            subscription.is_over = True
+            del self.subscriptions[subscription.sid]
+            self.server.unsubscribe(subscription)
+
+    # --- who it is --------------------------------------------------------------------------
+
+    def _connect(self, options: dict[str, Any]) -> None:
+        merged = self.options | options
+        _check_kinds(merged)
+        spoken = merged.get("protocol", 0)
+        if spoken not in (0, 1):
+            raise ProtocolError(protocol.INVALID_PROTOCOL)
+        if not self._is_known(merged):
+            raise ProtocolError(protocol.AUTHORIZATION)
+        self.options = merged
+        self.protocol = spoken
+        self.verbose = merged.get("verbose", True)
+        self.pedantic = merged.get("pedantic", False)
+        self.echo = merged.get("echo", True)
+        self.headers = merged.get("headers", False)
+        self.no_responders = merged.get("no_responders", False)
+        self.has_connected = True
+        if self.no_responders and not self.headers:
+            raise ProtocolError(protocol.HEADERS_REQUIRED)
+        if self.verbose:
+            self.say(protocol.OK)
+
+    def _is_known(self, options: dict[str, Any]) -> bool:
+        settings = self.server.settings
+        if settings.token:
+            return _are_same(options.get("auth_token", ""), settings.token)
+        if settings.user or settings.password:
+            is_user = _are_same(options.get("user", ""), settings.user)
+            return _are_same(options.get("pass", ""), settings.password) and is_user
+        return True
+
+    @property
+    def name(self) -> str:
+        """What it calls itself."""
+        return str(self.options.get("name", ""))[:NAME_SHOWN_MAX]
+
+    # --- signs of life ----------------------------------------------------------------------
+
+    def look(self, now_s: float) -> None:
+        """Asks whether it is there, where that is due; cuts one that does not answer."""
+        settings = self.server.settings
+        interval_s = settings.ping_interval
+        if not self.looked_s and self.has_connected:
+            interval_s = min(FIRST_PING_S, interval_s)
+        if now_s - (self.looked_s or self.began_s) < interval_s:
+            return
+        is_first, self.looked_s = not self.looked_s, now_s
+        if now_s - self.heard_s < interval_s and not is_first:
+            return  # it has said something, whatever it was
+        if self.unanswered >= settings.max_pings:
+            self.server.stale += 1
+            self.fail(protocol.STALE)
+        else:
+            self._ask(now_s)
+
+    def _ask(self, now_s: float) -> None:
+        self.pinged_s = now_s
+        self.unanswered += 1
+        self.say(protocol.PING)
+
+
+def _check_kinds(options: dict[str, Any]) -> None:
+    """Ends who says something of the wrong kind, as the server of reference does."""
+    is_wrong = any(type(options.get(name, False)) is not bool for name in _FLAGS)
+    is_wrong |= any(type(options.get(name, "")) is not str for name in _TEXTS)
+    if is_wrong or type(options.get("protocol", 0)) is not int:
+        raise ProtocolError
+
+
+def _are_same(given: str, wanted: str) -> bool:
+    """In a time that does not tell how much of it was right."""
+    return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())

@@ -1,0 +1,386 @@
+"""The door's side towards the broker: what its clients publish and want, told to the topic.
+
+Messages between clients of this door go straight, and the broker is told of each in the same turn
+of the loop: it has them for everybody else, and sends them to nobody here (``echo=False``). So
+order and speed among these clients do not depend on the broker, and they go on talking while it is
+away.
+
+I1  What clients publish is told in the order in which it was handed out here.
+I2  Behind a barrier stands nothing that came before it: the broker has confirmed what was told and
+    asked for until then, and what it sent until then has been handed out.
+I3  What cannot be told waits within a bound, while no client is read; once the broker has been away
+    for ``AWAY_S`` it is dropped, counted and logged, as a server drops what nobody takes.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+
+from asterism.errors import PeerError
+from asterism.gateways.nats.digest import Digest
+from asterism.gateways.nats.headers import UntellableError, attributes_of
+from asterism.gateways.nats.protocol import Publication
+from asterism.gateways.nats.subjects import UnspeakableError, subject_of
+from asterism.message import Header, Mode, Status
+from asterism.sdk.connection import Receipt
+from asterism.sdk.deliveries import REPLY_SUBJECT, REPLY_TOPIC
+from asterism.sdk.tickets import ClosedError, Outcome
+
+if TYPE_CHECKING:
+    from asterism.gateways.nats.server import Server
+    from asterism.sdk.aio import Inbox, Node
+
+CREDIT: Final = (
+    8_192  # deliveries of the broker that are on their way to this door, for one receiver
+)
+BATCH: Final = 1_000  # that are handed out before clients get their turn
+UNTOLD_BYTES_MAX: Final = 16 * 1_048_576  # that wait to be told; past it no client is read
+AWAY_S: Final = 2.0  # the broker may be away before what waits for it is dropped
+BARRIER_S: Final = 1.0  # a PONG waits for the broker at most
+PAUSE_S: Final = 1.0  # before a delivery is given back that nobody here wants any more
+GROUPS_MAX: Final = 4_096  # queue groups that the broker knows of; others are of this door alone
+QUESTIONS_MAX: Final = 10_000  # requests of which it is not known yet whether anybody is there
+PREFIXES_MAX: Final = 16_384  # subjects whose beginning of a header is remembered
+NOBODY: Final = "~nobody"  # what a door asks for whose clients want nothing
+_PLAIN_SUBJECT: Final = re.compile(rb"[\w$-]+(?:\.[\w$-]+){0,31}", re.ASCII)
+PLAIN_BYTES_MAX: Final = 1_024
+log = logging.getLogger("asterism.nats")
+
+
+class Question(Receipt):
+    """The receipt of a request: how it ends tells whether there was anybody to take it."""
+
+    __slots__ = ("ask",)
+
+    ask: Callable[[bool], None]
+
+    def resolve(self, position: int, outcome: Outcome) -> None:
+        super().resolve(position, outcome)
+        self.ask(bool(outcome.statuses))
+
+
+class Presence:
+    """What the door is to the broker, for all clients or for those of one queue group."""
+
+    def __init__(self, exchange: "Exchange", queue: bytes | None) -> None:
+        self.digest = Digest()
+        self._exchange = exchange
+        self._queue = queue
+        self._asked: tuple[str, ...] = ()
+        self._inbox: Inbox | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None  # while the broker is being asked
+
+    def change(self) -> None:
+        """Clients have come or gone: the broker is asked anew, at the end of this turn."""
+        if self.task is None:
+            self.task = asyncio.get_running_loop().create_task(self._ask())
+
+    async def _ask(self) -> None:
+        try:
+            while (wanted := self._wanted()) != self._asked:
+                try:
+                    await self._ask_for(wanted)
+                    self._asked = wanted
+                except (PeerError, TimeoutError) as error:
+                    log.warning("the broker does not take what clients want: %s", error)
+                    await asyncio.sleep(PAUSE_S)
+                except ClosedError:
+                    return
+        finally:
+            self.task = None
+
+    def _wanted(self) -> tuple[str, ...]:
+        interests = self.digest.interests()
+        return interests if interests or self._queue is not None else (NOBODY,)
+
+    async def _ask_for(self, interests: tuple[str, ...]) -> None:
+        exchange = self._exchange
+        if not interests:
+            await self.close()
+        elif self._inbox is not None:
+            await self._inbox.set_interests(*interests)
+        else:
+            group = None if self._queue is None else exchange.group_of(self._queue)
+            self._inbox = await exchange.node.subscribe(
+                exchange.topic,
+                *interests,
+                group=group,
+                durable=None if group is None else False,
+                credit=CREDIT,
+                echo=False,
+            )
+            self._reading = asyncio.get_running_loop().create_task(self._read(self._inbox))
+
+    async def close(self) -> None:
+        """Leaves the topic."""
+        inbox, self._inbox = self._inbox, None
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+        if inbox is not None:
+            await inbox.close()
+
+    async def _read(self, inbox: "Inbox") -> None:
+        """Hands out what the broker sends."""
+        while True:
+            try:
+                deliveries = await inbox.batch(BATCH, None)
+            except (ClosedError, PeerError) as error:
+                log.warning("off the topic %s: %s", self._exchange.topic, error)
+                if self._inbox is inbox:
+                    self._inbox, self._asked = None, ()
+                    asyncio.get_running_loop().call_later(PAUSE_S, self.change)
+                return
+            taken, unwanted = self._exchange.server.hand_out(deliveries, self._queue)
+            if taken:
+                await inbox.processed(taken)
+            for delivery in unwanted:
+                asyncio.get_running_loop().call_later(PAUSE_S, self._give_back, delivery)
+            await asyncio.sleep(0)
+
+    def _give_back(self, delivery: Any) -> None:
+        asyncio.get_running_loop().create_task(delivery.give_back())
+
+
+class Exchange:
+    """The broker, as this door uses it."""
+
+    def __init__(self, server: "Server", node: "Node", topic: str) -> None:
+        self.server = server
+        self.node = node
+        self.topic = topic
+        self.untold = 0  # messages that others than clients of this door were not told of
+        self._everybody = Presence(self, None)
+        self._groups: dict[bytes, Presence] = {}
+        self._buffer: list[tuple[bytes, bytes]] = []  # to be told, with the next turn
+        self._buffer_bytes = 0
+        self._questions: list[tuple[Header, bytes, Callable[[bool], None]]] = []
+        self._asked = 0
+        self._barrier: list[Callable[[], None]] = []
+        self._barring: asyncio.Task[None] | None = None
+        self._stuck_s = 0.0  # since when the broker takes nothing; 0: it does
+        self._is_away = False
+        self._prefixes: dict[bytes, bytes | None] = {}
+        self._plain = Header(Mode.ONLINE, Status.SENT, ("a",))
+        self._reply_topic = msgpack.packb(REPLY_TOPIC) + msgpack.packb(topic)
+        self._reply_subject = msgpack.packb(REPLY_SUBJECT)
+
+    async def begin(self) -> None:
+        """Is on the topic when it returns."""
+        self._everybody.change()
+        assert self._everybody.task is not None
+        await self._everybody.task
+
+    async def end(self) -> None:
+        for presence in (self._everybody, *self._groups.values()):
+            if presence.task is not None:
+                presence.task.cancel()
+        if self._barring is not None:
+            self._barring.cancel()
+
+    # --- what clients want ------------------------------------------------------------------
+
+    def want(self, interest: str, queue: bytes | None) -> None:
+        presence = self._presence(queue)
+        if presence is not None:
+            presence.digest.add(interest)
+            presence.change()
+
+    def want_no_more(self, interest: str, queue: bytes | None) -> None:
+        presence = self._presence(queue)
+        if presence is not None:
+            presence.digest.remove(interest)
+            presence.change()
+
+    def _presence(self, queue: bytes | None) -> Presence | None:
+        if queue is None:
+            return self._everybody
+        presence = self._groups.get(queue)
+        if presence is None and self.group_of(queue) is not None:
+            if len(self._groups) >= GROUPS_MAX:
+                self._forget_groups()
+            presence = self._groups[queue] = Presence(self, queue)
+        return presence
+
+    def _forget_groups(self) -> None:
+        for queue, presence in list(self._groups.items()):
+            if not presence.digest and presence.task is None:
+                del self._groups[queue]
+
+    @staticmethod
+    def group_of(queue: bytes) -> str | None:
+        """The name of a queue group at the broker, if it can have one there."""
+        try:
+            name = queue.decode()
+        except UnicodeDecodeError:
+            return None
+        is_usable = len(queue) <= 255 and not name.startswith("~") and name != "work-queue"
+        return name if is_usable else None
+
+    # --- what clients publish ---------------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        """Does too much wait to be told?"""
+        return self._buffer_bytes > UNTOLD_BYTES_MAX
+
+    def tell(self, publication: Publication, body: bytes) -> None:
+        """Tells everybody else of a message, with the next ``flush``."""
+        header = publication.header
+        if header is None:
+            header = self._header(publication, body)
+            if header is None:
+                self.untold += 1
+                return
+        payload = body[publication.header_size : -2]
+        if not self._buffer:
+            self.server.schedule()
+        self._buffer.append((header, payload))
+        self._buffer_bytes += len(header) + len(payload)
+
+    def ask(self, publication: Publication, body: bytes, answer: Callable[[bool], None]) -> None:
+        """Tells of a request, and says whether there was anybody to take it."""
+        header = self._header(publication, body)
+        if header is None or self._asked >= QUESTIONS_MAX or self._is_away:
+            self.untold += 1
+            answer(False)
+            return
+        # Read and written anew, since only now it asks for a receipt.
+        from asterism.message import decode_header
+
+        asked = decode_header(header)
+        self.flush()
+        whole = Header(asked.mode, asked.expect, asked.subjects, asked.attributes, receipt=True)
+        question = Question(self.node, self.topic, whole, 1, b"")
+        self._asked += 1
+
+        def settle(is_there: bool) -> None:
+            self._asked -= 1
+            answer(is_there)
+
+        question.ask = settle
+        payload = body[publication.header_size : -2]
+        size = len(whole.encoded) + len(payload)
+        if not self.node.forward(question, [(whole.encoded, payload)], size):
+            settle(False)
+
+    def _header(self, publication: Publication, body: bytes) -> bytes | None:
+        """The header of a message at the broker; ``None`` where it cannot be told there."""
+        prefix = self._prefix(publication.subject)
+        if prefix is None:
+            return None
+        if not publication.header_size and publication.reply is None:
+            publication.header = b"\x93" + prefix
+            return publication.header
+        try:
+            attributes = b""
+            count = 0
+            if publication.header_size:
+                found = attributes_of(body[: publication.header_size])
+                count = len(found)
+                attributes = b"".join(
+                    msgpack.packb(name) + msgpack.packb(value) for name, value in found.items()
+                )
+            if publication.reply is not None:
+                reply = msgpack.packb(_subject_of(publication.reply))
+                attributes += self._reply_topic + self._reply_subject + reply
+                count += 2
+        except (UntellableError, UnspeakableError):
+            return None
+        size = bytes((0x80 + count,)) if count < 16 else b"\xde" + count.to_bytes(2, "big")
+        return b"\x94" + prefix + size + attributes
+
+    def _prefix(self, subject: bytes) -> bytes | None:
+        """What headers of this subject begin with, behind the number of their fields."""
+        if subject in self._prefixes:
+            return self._prefixes[subject]
+        try:
+            packed = msgpack.packb([_subject_of(subject)])
+            prefix = bytes((Mode.ONLINE, Status.SENT)) + packed
+        except UnspeakableError:
+            prefix = None
+        if len(self._prefixes) >= PREFIXES_MAX:
+            self._prefixes.clear()
+        self._prefixes[subject] = prefix
+        return prefix
+
+    def flush(self) -> None:
+        """Tells what has gathered, if the broker takes it."""
+        if not self._buffer:
+            return
+        messages = self._buffer
+        receipt = Receipt(self.node, self.topic, self._plain, len(messages), b"")
+        try:
+            is_told = not self._is_away and self.node.forward(receipt, messages, self._buffer_bytes)
+        except ClosedError:
+            is_told = False
+        if is_told:
+            self._stuck_s = 0.0
+            self._buffer, self._buffer_bytes = [], 0
+            return
+        now_s = self.server.now_s()
+        self._stuck_s = self._stuck_s or now_s
+        if self._is_away or now_s - self._stuck_s > AWAY_S:
+            self._drop()
+
+    def _drop(self) -> None:
+        if not self._is_away:
+            self._is_away = True
+            log.warning(
+                "the broker is away: what clients publish reaches this door's clients alone"
+            )
+            asyncio.get_running_loop().create_task(self._until_back())
+        self.untold += len(self._buffer)
+        self._buffer, self._buffer_bytes = [], 0
+
+    async def _until_back(self) -> None:
+        while self._is_away:
+            try:
+                await self.node.pass_through(self.topic, timeout=AWAY_S)
+                self._is_away = False
+                self._stuck_s = 0.0
+                log.info("the broker is back; %d messages were not told to others", self.untold)
+            except (TimeoutError, PeerError):
+                await asyncio.sleep(BARRIER_S)
+            except ClosedError:
+                return
+
+    # --- barriers ---------------------------------------------------------------------------
+
+    def after_barrier(self, reached: Callable[[], None]) -> None:
+        """Calls back when everything that came before this has been handed on, both ways."""
+        self._barrier.append(reached)
+        if self._barring is None:
+            self._barring = asyncio.get_running_loop().create_task(self._bar())
+
+    async def _bar(self) -> None:
+        while self._barrier:
+            reached, self._barrier = self._barrier, []
+            self.flush()
+            try:
+                async with asyncio.timeout(BARRIER_S):
+                    asking = [
+                        presence.task
+                        for presence in (self._everybody, *self._groups.values())
+                        if presence.task is not None
+                    ]
+                    if asking:
+                        await asyncio.wait(asking)
+                    if not self._is_away:
+                        await self.node.pass_through(self.topic, timeout=BARRIER_S)
+            except (TimeoutError, PeerError, ClosedError) as error:
+                log.debug("a barrier was not confirmed: %s", error)
+            for each in reached:
+                each()
+        self._barring = None
+
+
+def _subject_of(subject: bytes) -> str:
+    if len(subject) <= PLAIN_BYTES_MAX and _PLAIN_SUBJECT.fullmatch(subject):
+        return subject.decode().replace(".", "/")
+    return subject_of(subject)

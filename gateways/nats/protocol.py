@@ -1,0 +1,357 @@
+"""The client protocol of NATS, both ways: bytes into operations, and what goes back. Pure.
+
+    PUB <subject> [reply] <size>CRLF <payload>CRLF
+    HPUB <subject> [reply] <header size> <total size>CRLF <headers><payload>CRLF
+    SUB <subject> [queue] <sid>CRLF         UNSUB <sid> [max]CRLF
+    CONNECT {json}CRLF   PING CRLF   PONG CRLF
+
+A parser takes whole buffers, of any number of messages, and remembers control lines that it has
+seen: a publisher that sends to one subject all day has each of its lines parsed once. Where reading
+and the server of reference could differ, this does what nats-server 2.15 does; its tests run
+against both.
+
+I1  What stands before a mistake is handed out; nothing behind it is.
+I2  A parser holds at most one control line, or one message, that has not come whole.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+CRLF: Final = b"\r\n"
+CONTROL_LINE_MAX: Final = 4_096  # bytes; a longer line ends the connection
+SIZE_DIGITS_MAX: Final = 9
+LINES_KEPT_MAX: Final = 4_096  # control lines of publishers that are remembered; then all go
+LINE_KEPT_BYTES_MAX: Final = 512  # longer ones are parsed each time
+
+PING: Final = b"PING\r\n"
+PONG: Final = b"PONG\r\n"
+OK: Final = b"+OK\r\n"
+NO_RESPONDERS: Final = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n"
+
+UNKNOWN_OPERATION: Final = "Unknown Protocol Operation"
+CONTROL_LINE_EXCEEDED: Final = "Maximum Control Line Exceeded"
+PAYLOAD_VIOLATION: Final = "Maximum Payload Violation"
+INVALID_SUBJECT: Final = "Invalid Subject"
+INVALID_PUBLISH_SUBJECT: Final = "Invalid Publish Subject"
+INVALID_PROTOCOL: Final = "invalid client protocol"
+HEADERS_REQUIRED: Final = "no responders requires headers support"
+AUTHORIZATION: Final = "Authorization Violation"
+AUTHENTICATION_TIMEOUT: Final = "Authentication Timeout"
+STALE: Final = "Stale Connection"
+SLOW: Final = "Slow Consumer"
+CONNECTIONS_EXCEEDED: Final = "maximum connections exceeded"
+SUBSCRIPTIONS_EXCEEDED: Final = "maximum subscriptions exceeded"
+TLS_REQUIRED: Final = "Secure Connection - TLS Required"
+
+
+class ProtocolError(Exception):
+    """A mistake that ends the connection, with the sentence that the client is told, if any."""
+
+    def __init__(self, sentence: str = "") -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+
+
+class Publication:
+    """The control line of a publisher: all but the payload, which follows it."""
+
+    __slots__ = ("announced", "bare_tail", "head", "header", "header_size", "is_valid", "known",
+                 "reply", "size", "subject", "tail")  # fmt: skip
+
+    def __init__(
+        self, subject: bytes, reply: bytes | None, header_size: int, size: int, is_hpub: bool
+    ) -> None:
+        self.subject = subject
+        self.reply = reply
+        self.header_size = header_size
+        self.size = size  # of headers and payload together
+        self.is_valid = is_publishable(subject)
+        # What a subscriber is sent is these with its sid between them, and then the payload.
+        self.head = (b"HMSG %b " if is_hpub else b"MSG %b ") % subject
+        answer = b"%b " % reply if reply is not None else b""
+        sizes = b"%d %d" % (header_size, size) if is_hpub else b"%d" % size
+        self.tail = b"%b%b\r\n" % (answer, sizes)
+        # The same for a subscriber that cannot read headers.
+        self.bare_tail = b"%b%d\r\n" % (answer, size - header_size)
+        self.announced = size + len(CRLF)
+        self.header: bytes | None = None  # of the message at the broker, once it was made
+        self.known = False  # it was tried to make one
+
+    @property
+    def bare_head(self) -> bytes:
+        return b"MSG %b " % self.subject
+
+
+class Subscribe(NamedTuple):
+    """SUB."""
+
+    subject: bytes
+    queue: bytes | None
+    sid: bytes
+
+
+class Unsubscribe(NamedTuple):
+    """UNSUB; ``most`` deliveries in all, or 0: at once."""
+
+    sid: bytes
+    most: int
+
+
+class Connect(NamedTuple):
+    """CONNECT: what the client says of itself."""
+
+    options: dict[str, Any]
+
+
+class Ping(NamedTuple):
+    """PING."""
+
+
+class Pong(NamedTuple):
+    """PONG."""
+
+
+class Nothing(NamedTuple):
+    """What a server may be told, and need not do anything about."""
+
+
+Control = Subscribe | Unsubscribe | Connect | Ping | Pong | Nothing
+Operation = tuple[Publication, bytes] | Control
+"""A publication with its headers, payload and line end; or anything else."""
+
+
+def is_publishable(subject: bytes) -> bool:
+    """Is it a subject without wildcards and empty tokens? A pedantic client is told if not."""
+    tokens = subject.split(b".")
+    return b"" not in tokens and b"*" not in tokens and b">" not in tokens
+
+
+def is_pattern(subject: bytes) -> bool:
+    """Can it be subscribed to?"""
+    tokens = subject.split(b".")
+    return b"" not in tokens and b">" not in tokens[:-1]
+
+
+class Lines:
+    """Control lines of publishers that were parsed before, for all connections of a door."""
+
+    def __init__(self, payload_max: int, line_max: int = CONTROL_LINE_MAX) -> None:
+        self.payload_max = payload_max
+        self.line_max = line_max
+        self.known: dict[bytes, Publication] = {}
+
+    def keep(self, line: bytes, publication: Publication) -> None:
+        if len(line) > LINE_KEPT_BYTES_MAX or publication.reply is not None:
+            return  # an address for an answer is hardly ever used twice
+        if len(self.known) >= LINES_KEPT_MAX:
+            self.known.clear()
+        self.known[line] = publication
+
+
+class Parser:
+    """What comes in on one connection."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._rest: list[bytes] = []  # pieces of what has not come whole
+        self._held = 0  # bytes of them
+        self._wanted = 0  # bytes that have to be there before it is worth another look
+        self.error: ProtocolError | None = None
+
+    def feed(self, data: bytes) -> list[Operation]:
+        """Operations that have come whole. After a mistake ``error`` is set, and nothing is read."""
+        if self.error is not None:
+            return []
+        if self._rest:
+            self._rest.append(data)
+            self._held += len(data)
+            if self._held < self._wanted:
+                return []
+            data = b"".join(self._rest)
+            self._rest.clear()
+        self._held = self._wanted = 0
+        found: list[Operation] = []
+        try:
+            begin = self._take(data, found)
+        except ProtocolError as error:
+            self.error = error
+            return found
+        if begin < len(data):
+            self._rest.append(data[begin:] if begin else data)
+            self._held = len(data) - begin
+        return found
+
+    def _take(self, data: bytes, found: list[Operation]) -> int:
+        """Reads operations; returns where the first one begins that is not whole."""
+        known, size, at = self._lines.known, len(data), 0
+        while at < size:
+            end = data.find(b"\n", at)
+            if end < 0:
+                self._check_line(size - at)
+                return at
+            line = data[at:end]
+            publication = known.get(line)
+            if publication is None:
+                operation = self._control(line)
+                if not isinstance(operation, Publication):
+                    found.append(operation)
+                    at = end + 1
+                    continue
+                publication = operation
+            begin = end + 1
+            after = begin + publication.announced
+            if after > size:
+                if after - 2 < size:
+                    self._check_end(data, after - 2)
+                self._wanted = after - at
+                return at
+            body = data[begin:after]
+            if body[-2:] != CRLF:
+                raise ProtocolError(UNKNOWN_OPERATION)
+            found.append((publication, body))
+            at = after
+        return at
+
+    def _check_end(self, data: bytes, at: int) -> None:
+        """What follows a payload is told as soon as one byte of it is wrong."""
+        if data[at : at + 1] != b"\r":
+            raise ProtocolError(UNKNOWN_OPERATION)
+
+    def _check_line(self, size: int) -> None:
+        if size > self._lines.line_max + len(b"CONNECT "):
+            raise ProtocolError(CONTROL_LINE_EXCEEDED)
+
+    def _control(self, line: bytes) -> Control | Publication:
+        """One control line, without its line end."""
+        verb = _VERBS.get(line[:1].upper())
+        for name, read in verb or ():
+            if line[: len(name)].upper() == name:
+                found: Control | Publication = read(
+                    self, line, line[len(name) :].replace(b"\r", b"")
+                )
+                return found
+        raise ProtocolError(UNKNOWN_OPERATION)
+
+    # --- verbs ------------------------------------------------------------------------------
+
+    def _arguments(self, rest: bytes) -> list[bytes]:
+        """What stands behind a verb that has to have something behind it."""
+        if rest[:1] not in (b" ", b"\t"):
+            raise ProtocolError(UNKNOWN_OPERATION)
+        if len(rest) - 1 > self._lines.line_max:
+            raise ProtocolError(CONTROL_LINE_EXCEEDED)
+        return rest.replace(b"\t", b" ").split(b" ")
+
+    def _fields(self, rest: bytes, least: int, most: int) -> list[bytes]:
+        fields = [field for field in self._arguments(rest) if field]
+        if not least <= len(fields) <= most:
+            raise ProtocolError
+        return fields
+
+    def _pub(self, line: bytes, rest: bytes) -> Publication:
+        fields = self._fields(rest, 2, 3)
+        size = _size(fields[-1])
+        reply = fields[1] if len(fields) == 3 else None
+        return self._publication(line, Publication(fields[0], reply, 0, size, is_hpub=False))
+
+    def _hpub(self, line: bytes, rest: bytes) -> Publication:
+        fields = self._fields(rest, 3, 4)
+        header_size, size = _size(fields[-2]), _size(fields[-1])
+        if header_size > size:
+            raise ProtocolError
+        reply = fields[1] if len(fields) == 4 else None
+        return self._publication(
+            line, Publication(fields[0], reply, header_size, size, is_hpub=True)
+        )
+
+    def _publication(self, line: bytes, publication: Publication) -> Publication:
+        if publication.size > self._lines.payload_max:
+            raise ProtocolError(PAYLOAD_VIOLATION)
+        self._lines.keep(line, publication)
+        return publication
+
+    def _sub(self, line: bytes, rest: bytes) -> Subscribe:
+        fields = self._fields(rest, 2, 3)
+        return Subscribe(fields[0], fields[1] if len(fields) == 3 else None, fields[-1])
+
+    def _unsub(self, line: bytes, rest: bytes) -> Unsubscribe:
+        fields = self._fields(rest, 1, 2)
+        most = fields[1] if len(fields) == 2 else b"0"
+        is_number = most.isdigit() and len(most) <= SIZE_DIGITS_MAX
+        return Unsubscribe(fields[0], int(most) if is_number else 0)
+
+    def _connect(self, line: bytes, rest: bytes) -> Connect:
+        if len(rest) > self._lines.line_max:
+            raise ProtocolError(CONTROL_LINE_EXCEEDED)
+        return Connect(read_options(rest))
+
+    def _ping(self, line: bytes, rest: bytes) -> Ping:
+        return Ping()
+
+    def _pong(self, line: bytes, rest: bytes) -> Pong:
+        return Pong()
+
+    def _info(self, line: bytes, rest: bytes) -> Nothing:
+        if rest[:1] not in (b" ", b"\t"):
+            raise ProtocolError
+        read_options(rest)
+        return Nothing()
+
+    def _ok(self, line: bytes, rest: bytes) -> Nothing:
+        return Nothing()
+
+    def _err(self, line: bytes, rest: bytes) -> Nothing:
+        raise ProtocolError("" if rest.strip() else UNKNOWN_OPERATION)
+
+
+# Their first letters, and what reads them; of two that begin alike the longer comes first.
+_VERBS: Final[Mapping[bytes, Any]] = {
+    b"P": ((b"PUB", Parser._pub), (b"PING", Parser._ping), (b"PONG", Parser._pong)),
+    b"H": ((b"HPUB", Parser._hpub),),
+    b"S": ((b"SUB", Parser._sub),),
+    b"U": ((b"UNSUB", Parser._unsub),),
+    b"C": ((b"CONNECT", Parser._connect),),
+    b"I": ((b"INFO", Parser._info),),
+    b"+": ((b"+OK", Parser._ok),),
+    b"-": ((b"-ERR", Parser._err),),
+}
+
+
+def _size(field: bytes) -> int:
+    if not field.isdigit() or len(field) > SIZE_DIGITS_MAX:
+        raise ProtocolError
+    return int(field)
+
+
+def read_options(text: bytes) -> dict[str, Any]:
+    """The map in a CONNECT, its names in small letters; ``ProtocolError`` if it is none."""
+    try:
+        found = json.loads(text.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        raise ProtocolError from None
+    if found is None:
+        return {}
+    if type(found) is not dict:
+        raise ProtocolError
+    return {name.lower(): value for name, value in found.items() if value is not None}
+
+
+# --- to the client ------------------------------------------------------------------------------
+
+
+def info_line(info: Mapping[str, object]) -> bytes:
+    """INFO, with what the server says of itself."""
+    return b"INFO %b \r\n" % json.dumps(info, separators=(",", ":")).encode()
+
+
+def error_line(sentence: str) -> bytes:
+    """-ERR, with a sentence."""
+    return b"-ERR '%b'\r\n" % sentence.encode()
+
+
+def no_responders(subject: bytes, reply: bytes, sid: bytes) -> bytes:
+    """What a request on a subject gets that nobody is there to answer."""
+    headers = NO_RESPONDERS % subject
+    size = len(headers)
+    return b"HMSG %b %b%d %d\r\n%b\r\n" % (reply, sid, size, size, headers)
