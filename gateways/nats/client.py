@@ -1,8 +1,8 @@
 """One connection of a client: what it is allowed, what it has asked for, what is on its way to it.
 
 I1  What a client is sent leaves in the order in which it came about, in one write a turn.
-I2  Its operations are worked off in order. Where one of them has to wait (a PONG behind which a
-    verbose client looks for more, the budget of a turn), all behind it wait.
+I2  Its operations are worked off in order. Where one of them has to wait (for the barrier of a
+    PONG, to know whether anybody answers a request, for the budget of a turn), all behind it wait.
 I3  No more than ``max_pending`` bytes wait for a client; one that is further behind is cut.
 """
 
@@ -43,19 +43,25 @@ class Client(asyncio.Protocol):
         self.number = number
         self.transport: asyncio.Transport | None = None
         self.parser = Parser(server.lines)
+        self.parser.must_connect = server.asks_who
+        self.is_securing = server.tls is not None  # is TLS still to come?
         self.subscriptions: dict[bytes, Subscription] = {}
         self.pieces: list[bytes] = []  # to be written at the end of this turn
         self.pending = 0  # bytes of them
         self.is_closed = False
         self.options: dict[str, Any] = {}
         self.peer = ("", 0)
-        self.verbose, self.pedantic, self.echo = True, False, True
+        self.verbose, self.pedantic, self.echo = True, True, True  # until it says otherwise
         self.headers = self.no_responders = False
         self.protocol = 0
         self.has_connected = False  # has it said CONNECT?
         self.has_ponged = False  # was a PING of it answered?
-        self.in_messages = self.in_bytes = self.out_messages = self.out_bytes = 0
-        self.began_s = self.heard_s = server.now_s()
+        self.in_messages = 0
+        self.in_bytes = 0
+        self.out_messages = 0
+        self.out_bytes = 0
+        self.began_s = server.now_s()
+        self.heard_s = self.began_s
         self.looked_s = 0.0  # when it was last looked whether it is to be asked
         self.pinged_s = 0.0  # when it was asked last
         self.round_trip_s = 0.0
@@ -64,6 +70,7 @@ class Client(asyncio.Protocol):
         self._operations: deque[Operation] = deque()
         self._spent = 0  # of this turn's budget
         self._holds = False  # an operation waits, and all behind it
+        self._questions = 0  # requests of which it is not known yet whether anybody is there
         self._is_paused = False
 
     # --- the connection ---------------------------------------------------------------------
@@ -95,6 +102,9 @@ class Client(asyncio.Protocol):
         """Ends it, with a sentence where there is one."""
         if self.is_closed or self.transport is None:
             return
+        if self.is_securing:  # nothing may be said in the open
+            self.cut()
+            return
         if sentence:
             self.say(protocol.error_line(sentence))
         self.flush()
@@ -120,7 +130,6 @@ class Client(asyncio.Protocol):
         self.pieces = []
         data = b"".join(pieces)
         self.pending = 0
-        self.out_bytes += len(data)
         transport.write(data)
         if transport.get_write_buffer_size() > self.server.settings.max_pending:
             self.server.cut_slow(self, "it is behind by more than max_pending")
@@ -140,7 +149,6 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard_s = self.server.now_s()
-        self.in_bytes += len(data)
         self._operations.extend(self.parser.feed(data))
         self.work()
 
@@ -158,7 +166,10 @@ class Client(asyncio.Protocol):
         try:
             while operations and not self._holds:
                 operation = operations.popleft()
-                if type(operation) is tuple:
+                if self._questions and not self._is_question(operation):
+                    operations.appendleft(operation)
+                    self._holds = True
+                elif type(operation) is tuple:
                     self._publish(*operation)
                     if self._spent >= BUDGET:
                         break
@@ -192,17 +203,30 @@ class Client(asyncio.Protocol):
         self._holds = False
         self.work()
 
+    def _is_question(self, operation: Operation) -> bool:
+        """Is it a request too, of which others have to say whether anybody is there?"""
+        return type(operation) is tuple and self.server.is_question(self, operation[0])
+
+    def begin_question(self) -> None:
+        self._questions += 1
+
+    def end_question(self) -> None:
+        self._questions -= 1
+        if not self._questions and self._holds:
+            self.go_on()
+
     # --- operations -------------------------------------------------------------------------
 
     def _publish(self, publication: Publication, body: bytes) -> None:
         if not self.has_connected:
             self._check_may()
         self.in_messages += 1
+        self.in_bytes += publication.size
         if publication.header_size and not self.headers:
             raise ProtocolError
         if self.pedantic and not publication.is_valid:
             self.say(protocol.error_line(protocol.INVALID_PUBLISH_SUBJECT))
-        elif self.verbose:
+        if self.verbose:
             self.say(protocol.OK)
         self._spent += 1 + self.server.publish(self, publication, body)
 
@@ -232,8 +256,7 @@ class Client(asyncio.Protocol):
         while operations and isinstance(operations[0], Ping):
             operations.popleft()
             count += 1
-        # A verbose client takes the lines of answers in order: nothing overtakes this one.
-        self._holds = self.verbose
+        self._holds = True
         self.server.after_barrier(lambda: self._answer_ping(count))
 
     def _answer_ping(self, count: int) -> None:
@@ -242,8 +265,7 @@ class Client(asyncio.Protocol):
             self.has_ponged = True
             if self.protocol >= 1:
                 self.say(self.server.info_for(self, connect_info=True))
-        if self._holds:
-            self.go_on()
+        self.go_on()
 
     def _pong(self) -> None:
         if self.unanswered:
@@ -294,7 +316,7 @@ class Client(asyncio.Protocol):
         self.options = merged
         self.protocol = spoken
         self.verbose = merged.get("verbose", True)
-        self.pedantic = merged.get("pedantic", False)
+        self.pedantic = merged.get("pedantic", True)
         self.echo = merged.get("echo", True)
         self.headers = merged.get("headers", False)
         self.no_responders = merged.get("no_responders", False)

@@ -301,7 +301,7 @@ class Exchange:
             return self._prefixes[subject]
         try:
             packed = msgpack.packb([_subject_of(subject)])
-            prefix = bytes((Mode.ONLINE, Status.SENT)) + packed
+            prefix: bytes | None = bytes((Mode.ONLINE, Status.SENT)) + packed
         except UnspeakableError:
             prefix = None
         if len(self._prefixes) >= PREFIXES_MAX:

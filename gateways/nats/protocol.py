@@ -30,7 +30,7 @@ OK: Final = b"+OK\r\n"
 NO_RESPONDERS: Final = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n"
 
 UNKNOWN_OPERATION: Final = "Unknown Protocol Operation"
-CONTROL_LINE_EXCEEDED: Final = "Maximum Control Line Exceeded"
+CONTROL_LINE_EXCEEDED: Final = "maximum control line exceeded"
 PAYLOAD_VIOLATION: Final = "Maximum Payload Violation"
 INVALID_SUBJECT: Final = "Invalid Subject"
 INVALID_PUBLISH_SUBJECT: Final = "Invalid Publish Subject"
@@ -64,7 +64,8 @@ class Publication:
     ) -> None:
         self.subject = subject
         self.reply = reply
-        self.header_size = header_size
+        self.header_size = header_size  # 0: a message without headers
+        is_hpub &= header_size > 0
         self.size = size  # of headers and payload together
         self.is_valid = is_publishable(subject)
         # What a subscriber is sent is these with its sid between them, and then the payload.
@@ -157,10 +158,11 @@ class Parser:
         self._rest: list[bytes] = []  # pieces of what has not come whole
         self._held = 0  # bytes of them
         self._wanted = 0  # bytes that have to be there before it is worth another look
+        self.must_connect = False  # CONNECT has to come first, and nothing else is read before it
         self.error: ProtocolError | None = None
 
     def feed(self, data: bytes) -> list[Operation]:
-        """Operations that have come whole. After a mistake ``error`` is set, and nothing is read."""
+        """Operations that are whole. After a mistake ``error`` is set, and no more is read."""
         if self.error is not None:
             return []
         if self._rest:
@@ -186,14 +188,18 @@ class Parser:
         """Reads operations; returns where the first one begins that is not whole."""
         known, size, at = self._lines.known, len(data), 0
         while at < size:
+            if self.must_connect and data[at : at + 1] not in b"Cc":
+                raise ProtocolError(AUTHORIZATION)
             end = data.find(b"\n", at)
             if end < 0:
+                self._check_begin(data[at : at + LONGEST_VERB])
                 self._check_line(size - at)
                 return at
             line = data[at:end]
             publication = known.get(line)
             if publication is None:
                 operation = self._control(line)
+                self.must_connect &= not isinstance(operation, Connect)
                 if not isinstance(operation, Publication):
                     found.append(operation)
                     at = end + 1
@@ -221,6 +227,14 @@ class Parser:
     def _check_line(self, size: int) -> None:
         if size > self._lines.line_max + len(b"CONNECT "):
             raise ProtocolError(CONTROL_LINE_EXCEEDED)
+
+    def _check_begin(self, begun: bytes) -> None:
+        """Nothing that could become a command is waited for in vain."""
+        upper = begun.upper()
+        for name, _ in _VERBS.get(upper[:1], ()):
+            if name.startswith(upper) or upper.startswith(name):
+                return
+        raise ProtocolError(UNKNOWN_OPERATION)
 
     def _control(self, line: bytes) -> Control | Publication:
         """One control line, without its line end."""
@@ -305,7 +319,7 @@ class Parser:
         raise ProtocolError("" if rest.strip() else UNKNOWN_OPERATION)
 
 
-# Their first letters, and what reads them; of two that begin alike the longer comes first.
+# Their first letters, and what reads them.
 _VERBS: Final[Mapping[bytes, Any]] = {
     b"P": ((b"PUB", Parser._pub), (b"PING", Parser._ping), (b"PONG", Parser._pong)),
     b"H": ((b"HPUB", Parser._hpub),),
@@ -316,6 +330,8 @@ _VERBS: Final[Mapping[bytes, Any]] = {
     b"+": ((b"+OK", Parser._ok),),
     b"-": ((b"-ERR", Parser._err),),
 }
+
+LONGEST_VERB: Final = max(len(name) for verbs in _VERBS.values() for name, _ in verbs)
 
 
 def _size(field: bytes) -> int:

@@ -91,20 +91,26 @@ class Server:
     def enter(self, client: Client) -> None:
         self.entered += 1
         self.clients[client.number] = client
+        if self.tls is not None:
+            self._loop.create_task(self._secure(client, self.tls))
+            return
         client.say(self.info_for(client))
+        self._check_room(client)
+        self.schedule()
+
+    def _check_room(self, client: Client) -> None:
         if len(self.clients) > self._clients_max:
             client.fail(protocol.CONNECTIONS_EXCEEDED)
-        elif self.tls is not None:
-            client.flush()
-            assert client.transport is not None
-            client.transport.pause_reading()
-            self._loop.create_task(self._secure(client, self.tls))
-        self.schedule()
 
     async def _secure(self, client: Client, context: ssl.SSLContext) -> None:
         """What follows INFO is encrypted."""
         beneath = client.transport
-        assert beneath is not None
+        if beneath is None or client.is_closed:
+            return
+        # A client begins with TLS as soon as it has seen INFO: nobody else may read that.
+        beneath.pause_reading()
+        client.say(self.info_for(client))
+        client.flush()
         try:
             transport = await self._loop.start_tls(
                 beneath,
@@ -121,6 +127,8 @@ class Server:
             beneath.abort()
             return
         client.transport = transport
+        client.is_securing = False
+        self._check_room(client)
 
     def leave(self, client: Client) -> None:
         """A client is gone, and all that it wanted."""
@@ -226,7 +234,7 @@ class Server:
                 self._deliver(member, publication, body)
                 count += 1
         if count == 0 and publication.reply is not None and client.no_responders:
-            self._ask_others(client, publication, body)
+            self._ask_others(client, publication, body)  # as is_question says
         elif route is not NOBODY:
             self.exchange.tell(publication, body)
         self.schedule()
@@ -251,11 +259,20 @@ class Server:
             pieces += (publication.bare_head, subscription.sid_field, publication.bare_tail, bare)
         client.pending += publication.announced
         client.out_messages += 1
+        client.out_bytes += publication.size
         subscription.delivered += 1
         if subscription.delivered == subscription.most:
             client.finish(subscription)
         if client.pending > self.settings.max_pending:
             client.flush()
+
+    def is_question(self, client: Client, publication: Publication) -> bool:
+        """Is it a request that nobody of this door would take?"""
+        if publication.reply is None or not client.no_responders:
+            return False
+        found = self.subscriptions.route(publication.subject)
+        every = (*found.plain, *(member for group in found.groups for member in group))
+        return not any(member.client is not client or client.echo for member in every)
 
     def _ask_others(self, client: Client, publication: Publication, body: bytes) -> None:
         """A request that nobody of this door takes: is there anybody else?"""
@@ -263,7 +280,9 @@ class Server:
         def answer(is_there: bool) -> None:
             if not is_there:
                 self._say_nobody(client, publication)
+            client.end_question()
 
+        client.begin_question()
         if NOBODY is self.subscriptions.route(publication.subject):
             answer(False)
         else:
@@ -334,7 +353,7 @@ class Server:
     # --- what is looked at again and again ------------------------------------------------------
 
     async def watch(self) -> None:
-        """Looks at each client again and again: is it there, does it read, has it said who it is?"""
+        """Looks at each client again and again: is it there, does it read, who is it?"""
         pause_s = min(LOOK_S, self.settings.ping_interval / 4, self.settings.auth_timeout / 4)
         while True:
             for part in _parts(list(self.clients.values()), LOOKS):
@@ -355,7 +374,8 @@ class Server:
         if client.clogged_s and now_s - client.clogged_s > settings.write_deadline:
             self.cut_slow(client, "it takes nothing of what waits for it")
             return
-        client.look(now_s)
+        if not client.is_securing:
+            client.look(now_s)
 
     def _bound(self) -> None:
         """Cuts the client with the most to be read, while there is too much for all of them."""

@@ -53,6 +53,7 @@ class Subscriptions:
     def __init__(self) -> None:
         self._trie: InterestTrie[Subscription] = InterestTrie()
         self._routes: dict[bytes, Route] = {}
+        self.added = self.removed = self.looked_up = 0  # in all
 
     def __len__(self) -> int:
         return len(self._trie)
@@ -62,10 +63,12 @@ class Subscriptions:
         return len(self._routes)
 
     def add(self, subscription: Subscription) -> None:
+        self.added += 1
         self._trie.add_segments(subscription.segments, subscription)
         self._forget(subscription)
 
     def remove(self, subscription: Subscription) -> None:
+        self.removed += 1
         self._trie.remove_segments(subscription.segments, subscription)
         self._forget(subscription)
 
@@ -86,6 +89,7 @@ class Subscriptions:
         return route
 
     def _find(self, subject: bytes) -> Route:
+        self.looked_up += 1
         segments = _segments(subject)
         if "" in segments:  # a subject with an empty token may be published to, and reaches nobody
             return NOBODY
