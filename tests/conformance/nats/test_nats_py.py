@@ -8,10 +8,13 @@ from typing import Any
 
 import nats
 import pytest
+from nats import micro
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import MaxPayloadError, NoRespondersError, TimeoutError
+from nats.js.errors import ServiceUnavailableError
+from nats.micro.request import Request
 
 from tests.conformance.nats import certificates
 from tests.conformance.nats.conftest import NatsServer, Started
@@ -134,8 +137,6 @@ def test_its_request_waits_for_who_hears_and_is_silent(server: NatsServer, subje
 
 def test_it_knows_that_there_are_no_streams(server: NatsServer) -> None:
     async def scene(one: Client, two: Client) -> None:
-        from nats.js.errors import ServiceUnavailableError
-
         with pytest.raises((ServiceUnavailableError, NoRespondersError)):
             await one.jetstream().account_info()
 
@@ -234,7 +235,7 @@ def test_it_drains_a_subscription(server: NatsServer, subject: str) -> None:
             await two.publish(subject, b"%d" % number)
         await settled(two)
         await begun.wait()
-        await subscription.drain()
+        await subscription.drain()  # type: ignore[no-untyped-call]
         assert got == list(range(200))
         await two.publish(subject, b"late")
         await settled(two)
@@ -407,9 +408,7 @@ def test_it_leaves_a_lame_duck_in_peace(start: Started, subject: str) -> None:
 
 def test_micro_services_are_found_and_answer(server: NatsServer, subject: str) -> None:
     async def scene(one: Client, two: Client) -> None:
-        from nats import micro
-
-        async def answer(request: micro.Request) -> None:
+        async def answer(request: Request) -> None:
             await request.respond(request.data[::-1])
 
         name = f"svc-{subject.replace('.', '-')}"
