@@ -37,7 +37,7 @@ from asterism.limits import PORT_MAX
 from asterism.variables import as_flag, as_seconds, as_text, as_whole
 
 LISTEN_BYTES_MAX: Final = 300  # of an address: a name has 253 at most
-# Letters alone with digits: `_` ends the name in ``broker.http_url``, `-` in the name of a second
+# Letters alone with digits: `_` ends the name in ``broker.bell_url``, `-` in the name of a second
 # process of the door.
 _NAME: Final = re.compile(r"[a-z][a-z0-9]{0,15}")
 # Other things go by these names: processes, keys and tables of the configuration, options of `up`.
