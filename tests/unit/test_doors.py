@@ -82,7 +82,7 @@ def bell(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_door_has_a_name_that_is_one_word_and_nothing_else_has(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be the name of a door"):
-        Door(name=name, title="x", settings=Bell, module="x")
+        Door(name=name, title="x", settings=Bell, module="asterism_x")
 
 
 def test_no_door_can_have_the_name_of_a_process_a_key_or_an_option() -> None:
@@ -93,7 +93,12 @@ def test_no_door_can_have_the_name_of_a_process_a_key_or_an_option() -> None:
 
 def test_a_door_says_where_it_listens() -> None:
     with pytest.raises(ValueError, match="must have listen"):
-        Door(name="mute", title="mute", settings=Mute, module="x")  # type: ignore[type-var]
+        Door(name="mute", title="mute", settings=Mute, module="asterism_x")  # type: ignore[type-var]
+
+
+def test_the_module_of_a_door_tells_that_its_processes_are_of_a_broker() -> None:
+    with pytest.raises(ValueError, match="must have asterism in its name"):
+        Door(name="bell", title="bell", settings=Bell, module="bell")
 
 
 def test_what_installs_a_door_is_its_extra_or_what_it_needs() -> None:
@@ -179,6 +184,8 @@ def test_customary_variables_win_over_the_file_and_ours_over_both() -> None:
     told = from_mapping(file, customary)
     assert (told.door(BELL).listen, told.door(BELL).limit) == ("127.0.0.2:82", 6)
     assert told.topic.unique
+    told = from_mapping({}, {"BELL_PORT": "tcp://10.0.0.1:7000"})  # as Kubernetes says
+    assert told == Config()
     assert from_mapping({}, {"BELL_HOST": "::1"}).door(BELL).listen == "[::1]:7000"
     assert from_mapping(file, {"BELL_PORT": "", "BELL_LIMIT": ""}) == from_mapping(file)
     ours = {"ASTERISM_BELL__LISTEN": "127.0.0.3:83", "ASTERISM_TOPIC__UNIQUE": "false"}
@@ -245,7 +252,7 @@ DOOR = Door(name="{name}", title="x", settings=Bell, module="{module}")
 
 
 def test_a_door_of_another_package_is_found_by_its_entry_point(install: Install) -> None:
-    install("knocker", RECORD.format(name="knocker", module="knocker"), points("knocker"))
+    install("asterism_x", RECORD.format(name="knocker", module="asterism_x"), points("asterism_x"))
     found = doors()["knocker"]
     assert found.name == "knocker" and is_installed(found)
     assert next(iter(doors())) != "knocker", "those of asterism come first"
@@ -256,7 +263,7 @@ def points(module: str, record: str = "DOOR") -> str:
 
 
 def test_a_door_whose_module_is_missing_is_found_and_not_installed(install: Install) -> None:
-    install("fob", RECORD.format(name="fob", module="no_such.module"), points("fob"))
+    install("fob", RECORD.format(name="fob", module="no_such.asterism"), points("fob"))
     assert not is_installed(doors()["fob"])
 
 
@@ -268,7 +275,7 @@ def test_a_door_whose_module_is_missing_is_found_and_not_installed(install: Inst
         ("other", "DOOR = 5", points("other"), "other:DOOR is not an asterism.doors.Door"),
         (
             "second",
-            RECORD.format(name=next(iter(doors())), module="second"),
+            RECORD.format(name=next(iter(doors())), module="asterism"),
             points("second"),
             "the package second has a door named",
         ),
