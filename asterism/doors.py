@@ -37,7 +37,7 @@ from asterism.limits import PORT_MAX
 from asterism.variables import as_flag, as_seconds, as_text, as_whole
 
 LISTEN_BYTES_MAX: Final = 300  # of an address: a name has 253 at most
-# Letters alone with digits: `_` ends the name in ``broker.http_url``, `-` in the name of a second
+# Letters alone with digits: `_` ends the name in ``broker.bell_url``, `-` in the name of a second
 # process of the door.
 _NAME: Final = re.compile(r"[a-z][a-z0-9]{0,15}")
 # Other things go by these names: processes, keys and tables of the configuration, options of `up`.
@@ -163,7 +163,13 @@ def with_host(text: str, listen: str) -> str:
 
 
 def with_port(text: str, listen: str) -> str:
-    """``listen`` with another port."""
+    """``listen`` with another port.
+
+    Of a service named as a variable begins, Kubernetes and Docker set the port to an address, as
+    ``tcp://10.0.0.1:8080``: that is where the service is, and not where to listen.
+    """
+    if "://" in text:
+        return listen
     return f"{listen.rpartition(':')[0]}:{text}"
 
 
@@ -183,7 +189,7 @@ class Door(Generic[_S]):
     name: str  # of its table, its option of `up`, its process, and that one's file
     title: str  # what people call it, before the word door
     settings: type[_S]
-    module: str  # what ``python -m`` runs; the process has its name and says when it is ready
+    module: str  # what ``python -m`` runs; by the word asterism in it its processes are known
     extra: str = ""  # of asterism, which installs what it needs
     needs: tuple[str, ...] = ()  # modules without which it cannot run
     shows: str = "address"  # what people are shown of what it says
@@ -195,6 +201,8 @@ class Door(Generic[_S]):
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or self.name in RESERVED:
             raise ValueError(f"{self.name!r} cannot be the name of a door")
+        if "asterism" not in self.module:  # as `process_host.is_ours` looks for
+            raise ValueError(f"the module of the door {self.name} must have asterism in its name")
         if "listen" not in settings_of(self.settings):
             raise ValueError(f"the settings of the door {self.name} must have listen")
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -22,7 +21,7 @@ from asterism.doors import Door
 GROUP: Final = "asterism.doors"
 RECORD: Final = "DOOR"
 _GATEWAYS: Final = "asterism.gateways"
-_FOLDER: Final = Path(__file__).with_name("gateways")
+_FOLDER: Final = os.path.join(os.path.dirname(__file__), "gateways")
 _POINTS_BYTES_MAX: Final = 1_048_576  # of a package's entry points; what is behind is not read
 
 
@@ -57,9 +56,9 @@ def _doors(places: tuple[str, ...]) -> Mapping[str, Door[Any]]:
 
 
 def _own() -> Iterator[Door[Any]]:
-    for folder in sorted(_FOLDER.iterdir()):
-        if (folder / "door.py").is_file():
-            door: Door[Any] = getattr(import_module(f"{_GATEWAYS}.{folder.name}.door"), RECORD)
+    for name in sorted(os.listdir(_FOLDER)):
+        if os.path.isfile(os.path.join(_FOLDER, name, "door.py")):
+            door: Door[Any] = getattr(import_module(f"{_GATEWAYS}.{name}.door"), RECORD)
             yield door
 
 
@@ -67,8 +66,9 @@ def _of_others(places: tuple[str, ...]) -> Iterator[tuple[Door[Any], str]]:
     """The doors of other packages, each with the name of its package."""
     for info in _with_doors(places):
         from importlib.metadata import PathDistribution
+        from pathlib import Path
 
-        package = PathDistribution(info)
+        package = PathDistribution(Path(info))
         for point in package.entry_points.select(group=GROUP):
             named = f"the package {package.metadata['Name']}"
             try:
@@ -83,7 +83,7 @@ def _of_others(places: tuple[str, ...]) -> Iterator[tuple[Door[Any], str]]:
             yield door, named
 
 
-def _with_doors(places: tuple[str, ...]) -> Iterator[Path]:
+def _with_doors(places: tuple[str, ...]) -> Iterator[str]:
     """The descriptions of installed packages that speak of doors, each package once."""
     seen = set()
     for place in places:
@@ -96,7 +96,7 @@ def _with_doors(places: tuple[str, ...]) -> Iterator[Path]:
                 seen.add(name)
                 info = os.path.join(place, name)
                 if GROUP.encode() in _entry_points(info):
-                    yield Path(info)
+                    yield info
 
 
 def _entry_points(info: str) -> bytes:

@@ -5,8 +5,6 @@ A bound that a user may want to move is a setting (``settings.py``); what is her
 
 from typing import Final
 
-PORT_MAX: Final = 65_535  # of TCP; an address with another is refused where it is set
-
 # --- what a peer may send; past any of these it is refused ------------------------------------
 TOPIC_BYTES_MAX: Final = 255  # a topic's name, UTF-8; bad_request
 NAME_BYTES_MAX: Final = 255  # a receiver's name, UTF-8; bad_request
@@ -78,6 +76,9 @@ FULL_RETRY_MS: Final = 10_000  # the hint of busy where somebody has to delete s
 # --- sequences: what a restart leaves out, so that none is given twice --------------------------
 SEQUENCES_RESERVED: Final = 65_536  # given before the next reserve is synced; skipped by a restart
 SEQUENCES_SKIPPED: Final = 100_000_000  # once, by a topic that had no reserve yet
+
+# --- addresses ----------------------------------------------------------------------------------
+PORT_MAX: Final = 65_535  # of TCP; an address with another is refused where it is set
 
 
 def window_of(windows: int) -> int:

@@ -58,7 +58,7 @@ class Broker:
             raise ConfigError(f"there is no variable {', '.join(wrong)}")
         self._config = {"workers": workers, "listen": "tcp://127.0.0.1:0", **(config or {})}
         for door in self._doors:
-            table = self._config.get(door, {})
+            table = self._config.get(door) or {}
             if isinstance(table, Mapping):  # whatever else it is, it is refused by its name
                 self._config[door] = {"listen": ANY_PORT, **table}
         self._env = dict(env or {})

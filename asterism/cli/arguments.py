@@ -5,12 +5,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from importlib.util import find_spec
-from typing import IO, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from asterism import __version__
 from asterism.cli import output
-from asterism.doors import Door, Listen, read_listen
-from asterism.doors_host import DoorError, doors
+
+if TYPE_CHECKING:
+    from asterism.doors import Door, Listen
 
 _EXIT_CODES = """\
 exit codes: 0 done, 1 refused or failed, 2 wrong use or configuration, 3 no broker answers,
@@ -102,7 +103,9 @@ def parser(with_doors: bool = True) -> Parser:
     return whole
 
 
-def _doors() -> Iterable[Door[Any]]:
+def _doors() -> "Iterable[Door[Any]]":
+    from asterism.doors_host import DoorError, doors  # other commands do without
+
     try:
         return doors().values()
     except DoorError as error:
@@ -215,8 +218,10 @@ def _age(text: str) -> float:
 # --- the broker itself ----------------------------------------------------------------------------
 
 
-def _listen_of(text: str) -> Listen:
+def _listen_of(text: str) -> "Listen":
     """A port, or a host and a port."""
+    from asterism.doors import read_listen
+
     try:
         return read_listen(text)
     except ValueError:
@@ -225,7 +230,7 @@ def _listen_of(text: str) -> Listen:
         ) from None
 
 
-def _add_up(commands: Any, doors: Iterable[Door[Any]]) -> None:
+def _add_up(commands: Any, doors: "Iterable[Door[Any]]") -> None:
     up = add_command(
         commands,
         "up",

@@ -24,6 +24,7 @@ from asterism.cli import output
 from asterism.cli.context import address_of
 from asterism.cli.status import ask_all, doors_in
 from asterism.config import Address, Config, ConfigError, load
+from asterism.doors import Door
 from asterism.doors_host import is_installed
 from asterism.files_host import kept_private, room_of
 from asterism.process_host import STORES_FILE, read_run_file, read_store_count
@@ -322,7 +323,7 @@ def _doors(folder: Path, running: dict[str, int]) -> Findings:
         for name in names:
             said = read_run_file(folder / "run", name)
             what = f"{said.get(door.shows, '')} ({running[name]})"
-            problem = door.health(said, ANSWER_S)
+            problem = _problem(door, said)
             if problem is None:
                 yield Finding(f"door {name}", GOOD, what)
             else:
@@ -331,6 +332,13 @@ def _doors(folder: Path, running: dict[str, int]) -> Findings:
         if not names:
             to_do = "If it was not left out, look into its log."
             yield Finding(f"door {door.name}", NOTE, "does not run", to_do)
+
+
+def _problem(door: Door[Any], said: dict[str, Any]) -> str | None:
+    try:
+        return door.health(said, ANSWER_S)
+    except Exception as error:  # the door may be of others; what else was found is still told
+        return f"its health check ends by {error!r}"
 
 
 def _answers(address: str) -> Findings:

@@ -31,6 +31,8 @@ LEASES = "tests/unit/test_leases.py"
 KEEPING = "tests/unit/test_leases_sdk.py"
 CREDIT = "tests/unit/test_credit.py"
 LAG = "tests/unit/test_lag.py"
+DOORS = "tests/unit/test_doors.py"
+OPEN_DOORS = "tests/process/test_doors.py"
 
 
 class Planted(NamedTuple):
@@ -1184,5 +1186,61 @@ PLANTED: tuple[Planted, ...] = (
         "in by_position.items():\n",
         "in sorted(by_position.items(), reverse=True):\n",
         LAG,
+    ),
+    Planted(
+        "a door opens to others than this machine only where that is said",
+        "gateways/process.py",
+        "    if not place.is_local and not config.insecure:\n",
+        "    if not place.is_local and config.insecure:\n",
+        OPEN_DOORS,
+    ),
+    Planted(
+        "a customary variable changes its own part of what the file says",
+        "asterism/config.py",
+        "        before = _checked(setting.check, key, given[key])\n",
+        "        _checked(setting.check, key, given[key])\n",
+        DOORS,
+    ),
+    Planted(
+        "our variables win over the customary ones of a door",
+        "asterism/config.py",
+        "            _put(given, key, _Given(_from_variable(key, variable, text), variable))\n",
+        "            given.setdefault(key, _Given(_from_variable(key, variable, text), variable))\n",
+        DOORS,
+    ),
+    Planted(
+        "a door takes its port again after a restart",
+        "asterism/running.py",
+        '        key = door.listen_key if door is not None else "listen"\n',
+        '        key = "listen"\n',
+        OPEN_DOORS,
+    ),
+    Planted(
+        "the doctor tells of a door that is not well",
+        "asterism/cli/doctor.py",
+        "            if problem is None:\n",
+        "            if problem is not ...:\n",
+        OPEN_DOORS,
+    ),
+    Planted(
+        "a secret of a door is not shown",
+        "asterism/doors.py",
+        "repr=not is_secret",
+        "repr=True",
+        DOORS,
+    ),
+    Planted(
+        "variables of the surroundings reach no door of a broker for tests",
+        "asterism/testing.py",
+        "                if not name.startswith(PREFIX) and name not in customary\n",
+        "                if not name.startswith(PREFIX)\n",
+        OPEN_DOORS,
+    ),
+    Planted(
+        "no code outside the folder of a door names it",
+        "asterism/running.py",
+        "        *(Program(door.name, door.name, door.module) for door in doors),\n",
+        '        *(Program(door.name, door.name, "asterism.gateways.http") for door in doors),\n',
+        "tests/tidy/test_doors.py",
     ),
 )
