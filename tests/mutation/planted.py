@@ -420,8 +420,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "an online message is for those who are online",
         "actors/publishing.py",
-        "            if receiver.endpoints and number != WORK:\n",
-        "            if number != WORK:\n",
+        "            if receiver.endpoints and number != WORK and self.hears(receiver, message):\n",
+        "            if number != WORK and self.hears(receiver, message):\n",
         MESSAGES,
     ),
     Planted(

@@ -38,7 +38,7 @@ def _files_under(folder: Path) -> Iterator[Path]:
 
 def documents() -> list[Path]:
     """What people read."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def kernel_sources() -> list[Path]:
