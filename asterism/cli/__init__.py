@@ -37,10 +37,9 @@ def _run(given: list[str]) -> int:
     from asterism.errors import PeerError
     from asterism.sdk.arguments import ARGUMENT_ERRORS, refusal_of
 
-    if "config" in options and (warning := warning_of(os.environ)):
-        output.warn(f"{PROGRAM}: {warning}")
-
     try:
+        if "config" in options and (warning := warning_of(os.environ)):
+            output.warn(f"{PROGRAM}: {warning}")
         module = importlib.import_module(f"asterism.cli.{options.module}")
         return int(getattr(module, options.function)(options))
     except (PeerError, *ARGUMENT_ERRORS) as error:

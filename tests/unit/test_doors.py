@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from asterism import checks
+from asterism.cli import main, output
 from asterism.cli.arguments import parser
 from asterism.config import KEYS, Config, ConfigError, from_mapping, warning_of
 from asterism.doors import (
@@ -289,6 +290,18 @@ def test_a_door_that_cannot_be_used_is_told_with_its_package(
         doors()
     with pytest.raises(ConfigError, match=wrong):
         from_mapping({})
+
+
+@pytest.mark.parametrize("line", ["up", "up --help", "doctor", "status", "topic list"])
+def test_the_command_line_says_in_one_line_which_door_cannot_be_used(
+    install: Install, capsys: pytest.CaptureFixture[str], line: str, tmp_path: Path
+) -> None:
+    install("torn", "1 / 0", points("torn"))
+    words = [*line.split(), "--data", str(tmp_path)] if "help" not in line else line.split()
+    code = main(words)
+    shown = capsys.readouterr()
+    assert code == output.WRONG_USE and shown.err.count("\n") == 1
+    assert shown.err.startswith("asterism: the package torn has a door x that cannot be loaded")
 
 
 def test_packages_without_doors_are_not_loaded(install: Install) -> None:
