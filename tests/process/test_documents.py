@@ -1,8 +1,9 @@
 """The snippets of the documents that need a broker, as they are written, in the order they stand.
 
 Each document has a broker of its own. It and its doors listen on free ports, which are put in the
-place of those that a reader has by default; ``.venv/bin/`` is where the reader's commands lie. A snippet whose
-program is not on this machine is left out, and the test says so when it has run the others.
+place of those that a reader has by default; ``.venv/bin/`` is where the reader's commands lie. A
+snippet whose program is not on this machine is left out, and the test says so when it has run the
+others.
 """
 
 import os

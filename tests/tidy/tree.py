@@ -16,7 +16,7 @@ FOLDERS: Final = tuple(
 )
 # Around the broker: what starts its processes, and what people and tests ask of it.
 AROUND: Final = ("__main__", "attached", "cli", "pytest_plugin", "running", "testing")
-_NOT_OURS: Final = frozenset({"build", "dist", "asterism-data", "__pycache__"})
+_NOT_OURS: Final = frozenset({".git", "build", "dist", "asterism-data", "__pycache__"})
 
 
 def all_files() -> list[Path]:
