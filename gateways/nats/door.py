@@ -131,7 +131,7 @@ def clients(said: Mapping[str, Any], most: int | None, timeout_s: float) -> Clie
             for each in page["connections"]:
                 found[each["cid"]] = _client(each)
             offset += page["limit"]
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise OSError(f"what it says of its clients is not understood: {error!r}") from None
     return Clients(total, tuple(found.values()))
 
@@ -161,7 +161,10 @@ def _page(path: str, wanted: str, until_s: float) -> Any:
     answer = bytearray()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
         asked.settimeout(left_s())
-        asked.connect(path)
+        try:
+            asked.connect(path)
+        except OSError as error:
+            raise OSError(f"it does not listen: {error.strerror or error}") from None
         asked.sendall(f"GET {wanted} HTTP/1.0\r\n\r\n".encode())
         while True:
             asked.settimeout(left_s())

@@ -1,11 +1,13 @@
 """What ``asterism status`` shows of the clients of our door."""
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from asterism.gateways.nats.door import DOOR, PAGE
+from asterism.gateways.nats.door import DOOR, PAGE, PAGE_BYTES_MAX
 from tests.conformance.nats.conftest import Door
 from tests.conformance.nats.raw_client import FULL, RawClient, pub, sub
 
@@ -114,6 +116,44 @@ def test_status_waits_no_longer_than_its_time_for_a_door_that_is_stopped(own: Do
         assert "clients of nats: not known" in status_of(own, "--timeout", str(ANSWER_S), code=1)
     finally:
         own.signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (b"", "it answers"),
+        (b"HTTP/1.0 500 Oops\r\n\r\n", "it answers"),
+        (b'HTTP/1.0 200 OK\r\n\r\n{"total": ', "cut short"),
+        (b"HTTP/1.0 200 OK\r\n\r\n[]", "not understood"),
+        (b'HTTP/1.0 200 OK\r\n\r\n{"total": 1, "connections": [7]}', "not understood"),
+        (b"x" * (PAGE_BYTES_MAX + 1), "no end"),
+    ],
+    ids=["nothing", "an error", "half", "a list", "no clients", "too much"],
+)
+def test_an_answer_that_is_none_is_told_as_a_problem(
+    scratch: Path, answer: bytes, problem: str
+) -> None:
+    path = scratch / "odd.sock"
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        answering = threading.Thread(target=_answer_once, args=(listening, answer))
+        answering.start()
+        with pytest.raises(OSError, match=problem):
+            DOOR.clients({"monitor_socket": str(path)}, None, WAIT_S)
+        answering.join(WAIT_S)
+        assert not answering.is_alive()
+    with pytest.raises(OSError, match="it does not listen"):
+        DOOR.clients({"monitor_socket": str(path)}, None, WAIT_S)
+    assert DOOR.clients({}, None, WAIT_S) is None
+
+
+def _answer_once(listening: socket.socket, answer: bytes) -> None:
+    asked, _ = listening.accept()
+    with asked, contextlib.suppress(OSError):
+        asked.recv(4_096)
+        asked.sendall(answer)
 
 
 def test_the_socket_is_for_the_user_alone_and_there_again_after_a_kill(own: Door) -> None:
