@@ -156,7 +156,8 @@ class _Child:
         self.start_at = 0.0
         self.code: int | None = None  # how its process before this one ended
         self._run_folder = run_folder
-        self._log_from = 0
+        self._log_from = 0  # where its process of the moment began to write
+        self._ended_from = 0  # and the one before it, which may be of interest after the next began
         self._ended: int | None = None  # a descriptor that becomes readable when it ends
 
     @property
@@ -194,6 +195,7 @@ class _Child:
         if self.process is None or self.process.poll() is None:
             return False
         self.code = self.process.returncode
+        self._ended_from = self._log_from
         self.process = None
         if self._ended is not None:
             os.close(self._ended)
@@ -218,13 +220,14 @@ class _Child:
             self.process.send_signal(number)
 
     def last_lines(self) -> str:
-        """The end of what its latest process has logged."""
+        """The end of what its latest process has logged, and the one before it that has ended."""
         if self.log is None:
             return ""
+        begin = self._log_from if self.code is None else self._ended_from
         try:
             with open(self.log, "rb") as file:
                 size = file.seek(0, os.SEEK_END)
-                file.seek(max(self._log_from if self._log_from <= size else 0, size - 8_192))
+                file.seek(max(begin if begin <= size else 0, size - 8_192))
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError:
             return ""

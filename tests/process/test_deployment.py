@@ -23,7 +23,7 @@ from asterism.config import Config
 from asterism.doors import Door
 from asterism.doors_host import doors, is_installed
 from asterism.process_host import read_run_file
-from asterism.running import Program, programs_of, running_names
+from asterism.running import Program, _Child, programs_of, running_names
 from asterism.variables import variable_of
 from tests.support.children import bounded
 from tests.support.doors import any_ports
@@ -291,6 +291,18 @@ def test_an_up_that_cannot_start_says_why_and_leaves_nothing(folder: Path) -> No
     assert f"{folder / 'asterism-data' / 'stores.json'}: is damaged: " in problem
     assert "delete the file" in problem and "Traceback" not in problem
     assert not running_names(folder / "asterism-data" / "run")
+
+
+def test_what_a_process_said_before_it_ended_is_known_after_the_next_began(folder: Path) -> None:
+    program = Program("frontend", "frontend", "asterism.router", ("--no-such-option",))
+    child = _Child(program, folder, folder / "log")
+    child.start(os.environ)
+    wait_for(child.has_ended, "the end of a process that is started wrongly")
+    child.start(os.environ)
+    try:
+        assert child.code == 2 and "--no-such-option" in child.last_lines()
+    finally:
+        wait_for(child.has_ended, "the end of the next one")
 
 
 def test_an_up_whose_address_is_taken_says_what_to_do(folder: Path) -> None:
