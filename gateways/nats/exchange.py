@@ -49,6 +49,8 @@ NOBODY: Final = "~nobody"  # what a door asks for whose clients want nothing
 _PLAIN_SUBJECT: Final = re.compile(rb"[\w$-]+(?:\.[\w$-]+){0,31}", re.ASCII)
 PLAIN_BYTES_MAX: Final = 1_024
 log = logging.getLogger("asterism.nats")
+# One for all: each has a buffer of a megabyte, which takes longer to make than to fill.
+_pack: Final = msgpack.Packer().pack
 
 
 class Question(Receipt):
@@ -167,8 +169,8 @@ class Exchange:
         self._is_away = False
         self._prefixes: dict[bytes, bytes | None] = {}
         self._plain = Header(Mode.ONLINE, Status.SENT, ("a",))
-        self._reply_topic = msgpack.packb(REPLY_TOPIC) + msgpack.packb(topic)
-        self._reply_subject = msgpack.packb(REPLY_SUBJECT)
+        self._reply_topic = _pack(REPLY_TOPIC) + _pack(topic)
+        self._reply_subject = _pack(REPLY_SUBJECT)
 
     async def begin(self) -> None:
         """Is on the topic when it returns."""
@@ -284,10 +286,10 @@ class Exchange:
                 found = attributes_of(body[: publication.header_size])
                 count = len(found)
                 attributes = b"".join(
-                    msgpack.packb(name) + msgpack.packb(value) for name, value in found.items()
+                    _pack(name) + _pack(value) for name, value in found.items()
                 )
             if publication.reply is not None:
-                reply = msgpack.packb(_subject_of(publication.reply))
+                reply = _pack(_subject_of(publication.reply))
                 attributes += self._reply_topic + self._reply_subject + reply
                 count += 2
         except (UntellableError, UnspeakableError):
@@ -300,7 +302,7 @@ class Exchange:
         if subject in self._prefixes:
             return self._prefixes[subject]
         try:
-            packed = msgpack.packb([_subject_of(subject)])
+            packed = _pack([_subject_of(subject)])
             prefix: bytes | None = bytes((Mode.ONLINE, Status.SENT)) + packed
         except UnspeakableError:
             prefix = None
