@@ -120,6 +120,7 @@ class Client(asyncio.Protocol):
             return
         if not self.pieces:
             self.server.touched.append(self)
+            self.server.schedule()
         self.pieces.append(data)
 
     def flush(self) -> None:

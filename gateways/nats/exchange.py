@@ -39,7 +39,12 @@ CREDIT: Final = (
 )
 BATCH: Final = 1_000  # that are handed out before clients get their turn
 UNTOLD_BYTES_MAX: Final = 16 * 1_048_576  # that wait to be told; past it no client is read
+# To wake a worker for each message would cost more than the message: this is how long one may wait
+# for others. Whoever needs to know that it was told (a PONG, a question) has it told at once.
+TELL_S: Final = 0.001
+TELL_AT: Final = 64  # messages that do not wait for more
 AWAY_S: Final = 2.0  # the broker may be away before what waits for it is dropped
+RETRY_S: Final = 0.01  # before what the broker has no room for is told again
 BARRIER_S: Final = 1.0  # a PONG waits for the broker at most
 PAUSE_S: Final = 1.0  # before a delivery is given back that nobody here wants any more
 GROUPS_MAX: Final = 4_096  # queue groups that the broker knows of; others are of this door alone
@@ -161,6 +166,7 @@ class Exchange:
         self._groups: dict[bytes, Presence] = {}
         self._buffer: list[tuple[bytes, bytes]] = []  # to be told, with the next turn
         self._buffer_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None  # until when it is told at the latest
         self._questions: list[tuple[Header, bytes, Callable[[bool], None]]] = []
         self._asked = 0
         self._barrier: list[Callable[[], None]] = []
@@ -240,10 +246,15 @@ class Exchange:
                 self.untold += 1
                 return
         payload = body[publication.header_size : -2]
-        if not self._buffer:
-            self.server.schedule()
         self._buffer.append((header, payload))
         self._buffer_bytes += len(header) + len(payload)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TELL_S, self.flush)
+
+    def end_turn(self) -> None:
+        """Tells what has gathered, if it is much: a little may wait for more."""
+        if len(self._buffer) >= TELL_AT:
+            self.flush()
 
     def ask(self, publication: Publication, body: bytes, answer: Callable[[bool], None]) -> None:
         """Tells of a request, and says whether there was anybody to take it."""
@@ -285,9 +296,7 @@ class Exchange:
             if publication.header_size:
                 found = attributes_of(body[: publication.header_size])
                 count = len(found)
-                attributes = b"".join(
-                    _pack(name) + _pack(value) for name, value in found.items()
-                )
+                attributes = b"".join(_pack(name) + _pack(value) for name, value in found.items())
             if publication.reply is not None:
                 reply = _pack(_subject_of(publication.reply))
                 attributes += self._reply_topic + self._reply_subject + reply
@@ -313,6 +322,9 @@ class Exchange:
 
     def flush(self) -> None:
         """Tells what has gathered, if the broker takes it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if not self._buffer:
             return
         messages = self._buffer
@@ -327,6 +339,7 @@ class Exchange:
             return
         now_s = self.server.now_s()
         self._stuck_s = self._stuck_s or now_s
+        self._timer = asyncio.get_running_loop().call_later(RETRY_S, self.flush)
         if self._is_away or now_s - self._stuck_s > AWAY_S:
             self._drop()
 

@@ -56,8 +56,7 @@ class ProtocolError(Exception):
 class Publication:
     """The control line of a publisher: all but the payload, which follows it."""
 
-    __slots__ = ("announced", "bare_tail", "head", "header", "header_size", "is_valid", "known",
-                 "reply", "size", "subject", "tail")  # fmt: skip
+    __slots__ = ("announced", "head", "header", "header_size", "reply", "size", "subject", "tail")
 
     def __init__(
         self, subject: bytes, reply: bytes | None, header_size: int, size: int, is_hpub: bool
@@ -67,21 +66,20 @@ class Publication:
         self.header_size = header_size  # 0: a message without headers
         is_hpub &= header_size > 0
         self.size = size  # of headers and payload together
-        self.is_valid = is_publishable(subject)
         # What a subscriber is sent is these with its sid between them, and then the payload.
-        self.head = (b"HMSG %b " if is_hpub else b"MSG %b ") % subject
-        answer = b"%b " % reply if reply is not None else b""
-        sizes = b"%d %d" % (header_size, size) if is_hpub else b"%d" % size
-        self.tail = b"%b%b\r\n" % (answer, sizes)
-        # The same for a subscriber that cannot read headers.
-        self.bare_tail = b"%b%d\r\n" % (answer, size - header_size)
-        self.announced = size + len(CRLF)
+        self.head = (b"HMSG " if is_hpub else b"MSG ") + subject + b" "
+        sizes = b"%d %d\r\n" % (header_size, size) if is_hpub else b"%d\r\n" % size
+        self.tail = sizes if reply is None else reply + b" " + sizes
+        self.announced = size + 2
         self.header: bytes | None = None  # of the message at the broker, once it was made
-        self.known = False  # it was tried to make one
 
     @property
-    def bare_head(self) -> bytes:
-        return b"MSG %b " % self.subject
+    def is_valid(self) -> bool:
+        return is_publishable(self.subject)
+
+    def without_headers(self) -> "Publication":
+        """The same for a subscriber that cannot read headers."""
+        return Publication(self.subject, self.reply, 0, self.size - self.header_size, False)
 
 
 class Subscribe(NamedTuple):
@@ -198,7 +196,7 @@ class Parser:
             line = data[at:end]
             publication = known.get(line)
             if publication is None:
-                operation = self._control(line)
+                operation = self._plain_pub(line) or self._control(line)
                 self.must_connect &= not isinstance(operation, Connect)
                 if not isinstance(operation, Publication):
                     found.append(operation)
@@ -278,6 +276,22 @@ class Parser:
         return self._publication(
             line, Publication(fields[0], reply, header_size, size, is_hpub=True)
         )
+
+    def _plain_pub(self, line: bytes) -> Publication | None:
+        """A PUB as clients write it; ``None`` where it is anything else, or may be wrong."""
+        if line[:4] != b"PUB " or line[-1:] != b"\r" or len(line) > self._lines.line_max:
+            return None
+        fields = line[4:-1].split(b" ")
+        size = fields[-1]
+        if not size.isdigit() or len(size) > SIZE_DIGITS_MAX or b"" in fields or b"\t" in line:
+            return None
+        if len(fields) == 3:
+            found = Publication(fields[0], fields[1], 0, int(size), is_hpub=False)
+        elif len(fields) == 2:
+            found = Publication(fields[0], None, 0, int(size), is_hpub=False)
+        else:
+            return None
+        return self._publication(line, found)
 
     def _publication(self, line: bytes, publication: Publication) -> Publication:
         if publication.size > self._lines.payload_max:

@@ -184,7 +184,7 @@ class Server:
         touched, self.touched = self.touched, []
         for client in touched:
             client.flush()
-        self.exchange.flush()
+        self.exchange.end_turn()
         if self.touched:
             self.schedule()
         if self.paused and not self.exchange.is_full:
@@ -255,8 +255,9 @@ class Server:
         if not publication.header_size or client.headers:
             pieces += (publication.head, subscription.sid_field, publication.tail, body)
         else:
-            bare = body[publication.header_size :]
-            pieces += (publication.bare_head, subscription.sid_field, publication.bare_tail, bare)
+            bare = publication.without_headers()
+            payload = body[publication.header_size :]
+            pieces += (bare.head, subscription.sid_field, bare.tail, payload)
         client.pending += publication.announced
         client.out_messages += 1
         client.out_bytes += publication.size
