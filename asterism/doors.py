@@ -19,6 +19,7 @@ name none. A door of another project is found by an entry point of the group ``a
         needs=("bells",),                   # modules that this installs
         shows="address",                    # of what it says when it is ready; broker.bell_address
         health=health,                      # health(said, timeout_s): what is wrong, or None
+        clients=clients,                    # clients(said, most, timeout_s): who is connected
         customary={"BELL_PORT": Customary("listen", with_port)},
     )
 
@@ -182,6 +183,27 @@ def _is_well(said: Mapping[str, Any], timeout_s: float) -> str | None:
     return None
 
 
+class Client(NamedTuple):
+    """A client that is connected to a door, as ``asterism status`` shows it."""
+
+    name: str  # what it calls itself; empty where it has not said
+    address: str
+    subscriptions: int
+    messages_in: int  # that it has published
+    messages_out: int  # that it was sent
+
+
+class Clients(NamedTuple):
+    """The clients of a door: how many there are, and the first of them."""
+
+    total: int
+    listed: tuple[Client, ...]
+
+
+def _tells_no_clients(said: Mapping[str, Any], most: int | None, timeout_s: float) -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Door(Generic[_S]):
     """A front door: everything that the rest of the broker knows of it."""
@@ -196,6 +218,9 @@ class Door(Generic[_S]):
     # What is wrong with a process of it, by asking that process; none where it is well. It is given
     # what the process said when it was ready, and how many seconds it may take.
     health: Callable[[Mapping[str, Any], float], str | None] = _is_well
+    # Who is connected to a process of it, by asking that process: so many at most (none: all), in
+    # so many seconds. None where it does not tell; ``OSError`` where it should and does not.
+    clients: Callable[[Mapping[str, Any], int | None, float], Clients | None] = _tells_no_clients
     customary: Mapping[str, Customary] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -9,16 +9,19 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import re
 import resource
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from asterism.addresses_host import EVERYWHERE, place_of
 from asterism.config import AddressTakenError, Config, ConfigError
 from asterism.doors import Door, listen_text, read_listen
 from asterism.process_host import (
+    SOCKET_PATH_MAX,
     fields_of,
     is_ours,
     read_run_file,
@@ -26,6 +29,7 @@ from asterism.process_host import (
     run_process,
     say_ready,
     socket_address,
+    socket_folder,
 )
 
 BACKLOG: Final = 2_048  # connections that wait to be taken; further ones wait outside
@@ -118,6 +122,18 @@ def open_door(
         raise _cannot_listen(door, again, error) from None
     say_ready(config, name, **said, listen=again)
     log.info("listens %s", fields_of(**said))
+
+
+def own_socket(config: Config, name: str) -> Path | None:
+    """Where a process of a door may be asked by this machine's commands alone, if it has a place.
+
+    ``name`` is that of the process. One that is longer than the system allows has none.
+    """
+    path = socket_folder(config) / f"{name}.sock"
+    if len(os.fsencode(path)) > SOCKET_PATH_MAX:
+        log.warning("%s is too long a path for a socket: commands cannot ask this process", path)
+        return None
+    return path
 
 
 def _cannot_listen(door: Door[Any], where: str, error: OSError) -> ConfigError:

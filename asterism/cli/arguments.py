@@ -259,7 +259,10 @@ def _add_up(commands: Any, doors: "Iterable[Door[Any]]") -> None:
 
 def _add_status(commands: Any) -> None:
     status = add_command(
-        commands, "status", "status.run", "show every process: uptime, memory, rates"
+        commands,
+        "status",
+        "status.run",
+        "show every process: uptime, memory, rates; and the clients of doors",
     )
     _connected(status)
     status.add_argument(

@@ -40,7 +40,7 @@ class Client(asyncio.Protocol):
 
     def __init__(self, server: "Server", number: int) -> None:
         self.server = server
-        self.number = number
+        self.number: int = number
         self.transport: asyncio.Transport | None = None
         self.parser = Parser(server.lines)
         self.parser.must_connect = server.asks_who
@@ -56,15 +56,15 @@ class Client(asyncio.Protocol):
         self.protocol = 0
         self.has_connected = False  # has it said CONNECT?
         self.has_ponged = False  # was a PING of it answered?
-        self.in_messages = 0
-        self.in_bytes = 0
-        self.out_messages = 0
-        self.out_bytes = 0
-        self.began_s = server.now_s()
-        self.heard_s = self.began_s
+        self.in_messages: int = 0
+        self.in_bytes: int = 0
+        self.out_messages: int = 0
+        self.out_bytes: int = 0
+        self.began_s: float = server.now_s()
+        self.heard_s: float = self.began_s
         self.looked_s = 0.0  # when it was last looked whether it is to be asked
         self.pinged_s = 0.0  # when it was asked last
-        self.round_trip_s = 0.0
+        self.round_trip_s: float = 0.0
         self.unanswered = 0  # PINGs
         self.clogged_s = 0.0  # since when it takes nothing of what waits for it; 0: it does
         self._operations: deque[Operation] = deque()
@@ -206,7 +206,10 @@ class Client(asyncio.Protocol):
 
     def _is_question(self, operation: Operation) -> bool:
         """Is it a request too, of which others have to say whether anybody is there?"""
-        return type(operation) is tuple and self.server.is_question(self, operation[0])
+        if type(operation) is not tuple:
+            return False
+        publication: Publication = operation[0]  # type: ignore[assignment, misc]  # no Control
+        return self.server.is_question(self, publication)
 
     def begin_question(self) -> None:
         self._questions += 1

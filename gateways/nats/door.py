@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from asterism import checks
-from asterism.doors import Door, listen_address, setting
+from asterism.doors import Client, Clients, Door, listen_address, listen_text, setting
 from asterism.options import milliseconds
 
 TEXT_BYTES_MAX: Final = 4_096
@@ -15,6 +15,8 @@ SUBSCRIPTIONS_MAX: Final = 1_000_000
 PENDING_MAX: Final = 1 << 34
 MS_MAX: Final = 86_400_000
 MS_MIN: Final = 10
+PAGE: Final = 1_024  # clients that the door is asked for at a time, so that it stalls for none
+PAGE_BYTES_MAX: Final = 16 * 1_048_576  # of an answer of it; a longer one is none
 
 
 def _text(name: str, value: object) -> str:
@@ -111,6 +113,79 @@ def health(said: Mapping[str, Any], timeout_s: float) -> str | None:
     return None if greeting.startswith(b"INFO ") else "it does not greet as a NATS server does"
 
 
+def clients(said: Mapping[str, Any], most: int | None, timeout_s: float) -> Clients | None:
+    """Asks the door for its clients, by its socket in the run folder; so many at most."""
+    import time
+
+    path = said.get("monitor_socket")
+    if not isinstance(path, str):  # its path was too long
+        return None
+    until_s = time.monotonic() + timeout_s
+    found: dict[int, Client] = {}
+    offset, total = 0, 1
+    while offset < total and (most is None or len(found) < most):
+        left = PAGE if most is None else min(PAGE, most - len(found))
+        page = _page(path, f"/connz?sort=cid&offset={offset}&limit={left}", until_s)
+        try:
+            total = page["total"]
+            for each in page["connections"]:
+                found[each["cid"]] = _client(each)
+            offset += page["limit"]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise OSError(f"what it says of its clients is not understood: {error!r}") from None
+    return Clients(total, tuple(found.values()))
+
+
+def _client(each: Mapping[str, Any]) -> Client:
+    return Client(
+        str(each.get("name", "")),
+        listen_text(each["ip"], each["port"]),
+        each["subscriptions"],
+        each["in_msgs"],
+        each["out_msgs"],
+    )
+
+
+def _page(path: str, wanted: str, until_s: float) -> Any:
+    """A page of the door's monitor; ``OSError`` where it has not come by then."""
+    import json
+    import socket
+    import time
+
+    def left_s() -> float:
+        left = until_s - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("it does not answer in time")
+        return left
+
+    answer = bytearray()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+        asked.settimeout(left_s())
+        try:
+            asked.connect(path)
+        except OSError as error:
+            raise OSError(f"it does not listen: {error.strerror or error}") from None
+        asked.sendall(f"GET {wanted} HTTP/1.0\r\n\r\n".encode())
+        while True:
+            asked.settimeout(left_s())
+            try:
+                part = asked.recv(65_536)
+            except TimeoutError:
+                raise TimeoutError("it does not answer in time") from None
+            if not part:
+                break
+            answer += part
+            if len(answer) > PAGE_BYTES_MAX:
+                raise OSError("its answer has no end")
+    head, _, body = bytes(answer).partition(b"\r\n\r\n")
+    if head.split(b" ", 2)[1:2] != [b"200"]:
+        raise OSError(f"it answers {head[:80].decode(errors='replace')!r}")
+    try:
+        return json.loads(body)
+    except ValueError:
+        raise OSError("its answer is cut short") from None
+
+
 DOOR: Final = Door(
     name="nats",
     title="NATS",
@@ -120,4 +195,5 @@ DOOR: Final = Door(
     needs=("uvloop",),
     shows="url",
     health=health,
+    clients=clients,
 )

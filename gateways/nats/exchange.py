@@ -81,6 +81,7 @@ class Presence:
         self._inbox: Inbox | None = None
         self._reading: asyncio.Task[None] | None = None
         self.task: asyncio.Task[None] | None = None  # while the broker is being asked
+        self.is_behind = False  # has it left something in its inbox?
 
     def change(self) -> None:
         """Clients have come or gone: the broker is asked anew, at the end of this turn."""
@@ -126,6 +127,7 @@ class Presence:
     async def close(self) -> None:
         """Leaves the topic."""
         inbox, self._inbox = self._inbox, None
+        self.is_behind = False
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
@@ -138,11 +140,13 @@ class Presence:
             try:
                 deliveries = await inbox.batch(BATCH, None)
             except (ClosedError, PeerError) as error:
+                self.is_behind = False
                 log.warning("off the topic %s: %s", self._exchange.topic, error)
                 if self._inbox is inbox:
                     self._inbox, self._asked = None, ()
                     asyncio.get_running_loop().call_later(PAUSE_S, self.change)
                 return
+            self.is_behind = len(deliveries) == BATCH
             taken, unwanted = self._exchange.server.hand_out(deliveries, self._queue)
             if taken:
                 await inbox.processed(taken)
@@ -388,11 +392,18 @@ class Exchange:
                         await asyncio.wait(asking)
                     if not self._is_away:
                         await self.node.pass_through(self.topic, timeout=BARRIER_S)
+                        await self._hand_out_all()
             except (TimeoutError, PeerError, ClosedError) as error:
                 log.debug("a barrier was not confirmed: %s", error)
             for each in reached:
                 each()
         self._barring = None
+
+    async def _hand_out_all(self) -> None:
+        """Has whoever reads the inboxes hand out what is in them."""
+        await asyncio.sleep(0)
+        while any(each.is_behind for each in (self._everybody, *self._groups.values())):
+            await asyncio.sleep(0)
 
 
 def _subject_of(subject: bytes) -> str:

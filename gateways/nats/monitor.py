@@ -1,7 +1,8 @@
 """What the door says of itself over HTTP: ``/varz``, ``/connz``, ``/subsz``, ``/healthz``.
 
 The pages have the fields that programs read which watch nats-server. A request is one line, an
-answer is one document, and the connection ends with it: no more of HTTP is needed here.
+answer is one document, and the connection ends with it: no more of HTTP is needed here. They are
+always on a socket in the run folder, for ``asterism status``, and on a port where that is set.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import os
 import resource
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -42,6 +44,7 @@ class Monitor:
     def __init__(self, server: "Server") -> None:
         self._server = server
         self._entrance: asyncio.Server | None = None
+        self._path: Path | None = None
         self._count = 0
         self.url = ""
 
@@ -65,9 +68,21 @@ class Monitor:
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         return self
 
+    async def open_socket(self, path: Path) -> "Monitor":
+        """Serves the pages on a socket in the file system, for those who may open the folder."""
+        # One that is there was left by a process of this name that was killed.
+        path.unlink(missing_ok=True)
+        self._entrance = await asyncio.start_unix_server(
+            self._serve, str(path), limit=LINES_BYTES_MAX
+        )
+        self._path = path
+        return self
+
     async def close(self) -> None:
         if self._entrance is not None:
             self._entrance.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._count += 1
@@ -149,7 +164,7 @@ def varz(server: "Server", query: Query) -> dict[str, Any]:
         "http_port": 0,
         "start": _moment(server.began_at),
         "now": _moment(datetime.now(UTC)),
-        "uptime": duration(uptime_s),
+        "uptime": duration(int(uptime_s)),
         "mem": memory_bytes(),
         "cores": os.cpu_count() or 1,
         "cpu": round(100 * (used.ru_utime + used.ru_stime) / max(uptime_s, 0.001), 1),
@@ -207,8 +222,8 @@ def _client(server: "Server", client: "Client", subs: str) -> dict[str, Any]:
         "start": _moment(datetime.fromtimestamp(began, UTC)),
         "last_activity": _moment(datetime.fromtimestamp(heard, UTC)),
         "rtt": duration(client.round_trip_s),
-        "uptime": duration(now_s - client.began_s),
-        "idle": duration(now_s - client.heard_s),
+        "uptime": duration(int(now_s - client.began_s)),
+        "idle": duration(int(now_s - client.heard_s)),
         "pending_bytes": client.waiting_bytes,
         "in_msgs": client.in_messages,
         "out_msgs": client.out_messages,

@@ -27,7 +27,14 @@ from asterism.gateways.nats.monitor import Monitor
 from asterism.gateways.nats.protocol import Lines, Publication
 from asterism.gateways.nats.subjects import UnspeakableError, interest_of, nats_subject_of
 from asterism.gateways.nats.subscriptions import NOBODY, Route, Subscription, Subscriptions
-from asterism.gateways.process import CONNECT_S, allow_many_files, find_broker, listener, open_door
+from asterism.gateways.process import (
+    CONNECT_S,
+    allow_many_files,
+    find_broker,
+    listener,
+    open_door,
+    own_socket,
+)
 from asterism.process_host import return_large_blocks
 from asterism.sdk.aio import Node, connect
 from asterism.sdk.connection import Delivery
@@ -458,6 +465,11 @@ async def _serve(config: Config, name: str) -> None:
         loop = asyncio.get_running_loop()
         said: dict[str, str] = {}
         async with contextlib.AsyncExitStack() as open_until:
+            path = own_socket(config, name)
+            if path is not None:
+                inside = await Monitor(server).open_socket(path)
+                open_until.push_async_callback(inside.close)
+                said["monitor_socket"] = str(path)
             if settings.monitor:
                 monitor = await Monitor(server).open(config, settings.monitor)
                 open_until.push_async_callback(monitor.close)

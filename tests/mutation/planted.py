@@ -33,6 +33,7 @@ CREDIT = "tests/unit/test_credit.py"
 LAG = "tests/unit/test_lag.py"
 DOORS = "tests/unit/test_doors.py"
 OPEN_DOORS = "tests/process/test_doors.py"
+NATS = "tests/conformance/nats"
 
 
 class Planted(NamedTuple):
@@ -420,8 +421,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "an online message is for those who are online",
         "actors/publishing.py",
-        "            if receiver.endpoints and number != WORK:\n",
-        "            if number != WORK:\n",
+        "            if receiver.endpoints and number != WORK and self.hears(receiver, message):\n",
+        "            if number != WORK and self.hears(receiver, message):\n",
         MESSAGES,
     ),
     Planted(
@@ -1242,5 +1243,54 @@ PLANTED: tuple[Planted, ...] = (
         "        *(Program(door.name, door.name, door.module) for door in doors),\n",
         '        *(Program(door.name, door.name, "asterism.gateways.http") for door in doors),\n',
         "tests/tidy/test_doors.py",
+    ),
+    Planted(
+        "a PONG of the NATS door comes behind what the broker had",
+        "gateways/nats/exchange.py",
+        "                        await self.node.pass_through(self.topic, timeout=BARRIER_S)\n",
+        "",
+        f"{NATS}/test_between_doors.py",
+    ),
+    Planted(
+        "a client of the NATS door gets a message once",
+        "gateways/nats/exchange.py",
+        "                echo=False,\n",
+        "",
+        f"{NATS}/test_seed.py",
+    ),
+    Planted(
+        "a queue group of the NATS door is one, whatever its patterns",
+        "gateways/nats/subscriptions.py",
+        "            groups.setdefault(subscription.queue, []).append(subscription)\n",
+        "            groups.setdefault(subscription.queue + subscription.pattern, []).append(subscription)\n",
+        f"{NATS}/test_queue_groups.py",
+    ),
+    Planted(
+        "a slash in a token of the NATS door is quoted",
+        "gateways/nats/subjects.py",
+        '    return _SLASH.sub(lambda at: "~2F" if at[0] == "/" else f"~7E{at[1]}2F", segment)\n',
+        "    return segment\n",
+        f"{NATS}/test_between_doors.py",
+    ),
+    Planted(
+        "a request at the NATS door is told that nobody hears it, at any door",
+        "gateways/nats/exchange.py",
+        "        self.ask(bool(outcome.statuses))\n",
+        "        self.ask(True)\n",
+        f"{NATS}/test_between_doors.py",
+    ),
+    Planted(
+        "a lame duck of the NATS door says so",
+        "gateways/nats/server.py",
+        "                client.say(self.info_for(client, ldm=True))\n",
+        "                client.say(self.info_for(client))\n",
+        f"{NATS}/test_stop.py",
+    ),
+    Planted(
+        "status waits no longer than its time for the clients of the NATS door",
+        "gateways/nats/door.py",
+        "        left = until_s - time.monotonic()\n",
+        "        left = 60.0\n",
+        f"{NATS}/test_clients_shown.py",
     ),
 )

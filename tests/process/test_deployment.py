@@ -218,7 +218,7 @@ def test_up_begins_where_a_killed_up_left_off(folder: Path) -> None:
         process.wait(WAIT_S)
     with up(folder, *ANY_PORT, "--workers", "3") as process:
         with asterism.connect_blocking(ready_line(process)["doors"]["ZeroMQ"]) as node:
-            assert list(node.list_topics()) == ["kept"]
+            assert "kept" in list(node.list_topics())  # beside those of doors
         process.terminate()
         assert process.wait(WAIT_S) == 0
 

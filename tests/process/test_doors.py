@@ -146,6 +146,7 @@ def test_up_starts_a_door_and_status_and_doctor_show_it_until_it_is_stopped(fold
         assert lines(address, count=1) == ["from the file"]
         shown = told(folder, "status")["processes"]["toy"]
         assert (shown["pid"], shown["where"]) == (pid, address)
+        assert not [key for key in shown if key.startswith("clients")]  # it never tells of them
         assert findings(folder)["door toy"] == {
             "about": "door toy",
             "state": "good",

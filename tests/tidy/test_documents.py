@@ -76,6 +76,16 @@ def setting_of(key: str) -> tuple[Door[Any], str] | None:
     return (doors()[table], name) if table in doors() else None
 
 
+def document_of(door: Door[Any]) -> Path:
+    """The document of a door: docs/doors holds those of protocols that others have described."""
+    docs = tree.ROOT / "docs"
+    return next(
+        path
+        for path in (docs / "doors" / f"{door.name}.md", docs / f"{door.name}.md")
+        if path.is_file()
+    )
+
+
 def default_of(key: str) -> object:
     if (held := setting_of(key)) is not None:
         door, name = held
@@ -103,7 +113,7 @@ def test_a_setting_of_a_door_means_what_its_record_says(cells: list[str]) -> Non
 
 @pytest.mark.parametrize("door", list(doors().values()), ids=lambda door: door.name)
 def test_the_customary_variables_of_a_door_stand_in_its_own_document(door: Door[Any]) -> None:
-    document = (tree.ROOT / "docs" / f"{door.name}.md").read_text(encoding="utf-8")
+    document = document_of(door).read_text(encoding="utf-8")
     for variable in door.customary:
         assert f"`{variable}`" in document
 

@@ -18,6 +18,7 @@ from asterism.cli import completion, context, doctor, main, output, publish, sta
 from asterism.cli.arguments import parser
 from asterism.cli.subscribe import payload_line, shown_payload
 from asterism.config import KEYS, from_mapping
+from asterism.doors import Client
 from asterism.errors import ERRORS, PeerError
 from asterism.running import StartError, all_doors, checked_doors, how_it_ended, programs_of
 from asterism.testing import toml
@@ -609,3 +610,40 @@ def test_status_names_the_stores_that_are_away() -> None:
         "worker-0": {"stores": {"0": "open", "2": "store 2 cannot be used now: it is damaged"}},
     }
     assert status.stores_away(processes) == ["worker-0: store 2 cannot be used now: it is damaged"]
+
+
+def client_of_a_door(number: int) -> dict[str, Any]:
+    name = "" if number == 1 else f"client-{number}"
+    return Client(name, f"10.0.0.1:{number}", 2, 3_000, number)._asdict()
+
+
+def test_status_shows_a_hundred_clients_of_a_door_and_how_many_more_there_are() -> None:
+    clients = [client_of_a_door(number) for number in range(1, 101)]
+    (title, table, more) = status.clients_as_lines(
+        "bell", {"clients_total": 1_234, "clients": clients}
+    )
+    assert (title, more) == ("\nclients of bell: 1,234", "and 1,134 more")
+    head, first, second, *others = table.splitlines()
+    assert head.split() == ["name", "address", "subscriptions", "messages", "in", "messages", "out"]
+    assert first.split() == ["-", "10.0.0.1:1", "2", "3,000", "1"]
+    assert second.split() == ["client-2", "10.0.0.1:2", "2", "3,000", "2"]
+    assert len(others) == 98
+
+
+def test_status_says_when_nobody_is_connected_and_nothing_of_a_door_that_never_tells() -> None:
+    nobody = {"clients_total": 0, "clients": []}
+    assert list(status.clients_as_lines("bell", nobody)) == ["\nclients of bell: none"]
+    assert list(status.clients_as_lines("bell", {"pid": 1})) == []
+
+
+def test_status_says_why_the_clients_of_a_door_are_not_known() -> None:
+    silent = {"clients_problem": "it does not answer in time"}
+    assert list(status.clients_as_lines("bell", silent)) == [
+        "\nclients of bell: not known: it does not answer in time"
+    ]
+
+
+def test_a_name_that_a_client_chose_has_no_power_over_the_terminal() -> None:
+    bad = Client("\x1b[2J\nroot", "10.0.0.1:1", 0, 0, 0)._asdict()
+    shown = "\n".join(status.clients_as_lines("bell", {"clients_total": 1, "clients": [bad]}))
+    assert "\x1b" not in shown and "\\x1b[2J\\nroot" in shown

