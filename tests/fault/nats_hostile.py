@@ -80,7 +80,7 @@ async def ask(url: str, notes: Notes) -> None:
         try:
             await asking.request(SUBJECT, b"%d" % number, timeout=ANSWER_S)
         except Exception as error:  # of nats-py: each is a request without its answer
-            notes.add("lost", number, repr(error))
+            notes.add("lost", number, repr(error), time.monotonic() - began)
             continue
         notes.add("answered", number, began, time.monotonic() - began)
 
