@@ -3,8 +3,9 @@
     python -m tests.benchmark.bench_nats [--cases throughput,request] [--rounds 3] [--json FILE]
 
 Both servers run for the whole of a case and are measured in turns, a round of each, by the same
-clients in processes of their own: nats-py, where a case does not say otherwise. Messages have 128
-bytes. A round of which not every message arrives fails its case; the others go on.
+clients in processes of their own: nats-py, but for ``connections`` and ``raw``, which are bare
+sockets. Messages have 128 bytes. A case of which not every message arrives has failed; the others
+go on. Clients share the cores with the servers: what a server takes of them is told beside.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -23,8 +25,8 @@ import psutil
 
 from asterism.cli import output
 from asterism.cli.bench_cases import per_second
-from asterism.cli.bench_clients import BenchError, Client, answers, shared
-from asterism.cli.bench_report import Bar, machine, percentile
+from asterism.cli.bench_clients import BenchError, Client, Role, answers, shared
+from asterism.cli.bench_report import Bar, machine, memory_of, percentile
 from asterism.cli.bench_servers import (
     NATS_PACKAGES,
     NATS_SERVER,
@@ -33,13 +35,17 @@ from asterism.cli.bench_servers import (
     program,
     version_of,
 )
-from asterism.testing import Broker
+from asterism.testing import Broker, StartError
 from tests.benchmark.nats_clients import SUBJECT, Member
+from tests.benchmark.nats_links import Links
 
 DOOR: Final = "asterism"
 REFERENCE: Final = "nats-server"
 IN_FLIGHT: Final = 64
 FANS: Final = (1, 10, 100)  # connections that subscribe
+RAW_FAN: Final = 100
+SUBSCRIPTIONS: Final = 10  # of each of many connections
+WANTING: Final = 1_000  # of many connections, those that subscribe to the same
 WARM_UP: Final = 10  # a part of a round
 
 # --- the servers ----------------------------------------------------------------------------------
@@ -53,10 +59,17 @@ class Side(NamedTuple):
     process: int  # the one that clients are connected to
     processes: tuple[int, ...]  # all of it
 
-    def processor_s(self) -> float:
-        """Seconds of processor time that all of it has used."""
-        times = [psutil.Process(pid).cpu_times() for pid in self.processes]
-        return sum(each.user + each.system for each in times)
+    def processor_s(self) -> tuple[float, float]:
+        """Seconds of processor time that the one process has used, and all of it."""
+        used = {}
+        for pid in self.processes:
+            times = psutil.Process(pid).cpu_times()
+            used[pid] = times.user + times.system
+        return used[self.process], sum(used.values())
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes that the one process holds, and all of it."""
+        return memory_of([self.process]), memory_of(self.processes)
 
 
 @contextmanager
@@ -110,15 +123,16 @@ class Case(NamedTuple):
 
     open: Callable[[Side], AbstractContextManager[Round]]
     share: float = 1.0  # of --messages
+    is_fresh: bool = False  # each round has servers of its own, and there is no warm-up
 
 
 @contextmanager
-def members(side: Side) -> Iterator[tuple[Client, Client]]:
+def clients(side: Side, kind: Callable[..., Role] = Member) -> Iterator[tuple[Client, Client]]:
     """Two clients of a server: the one that publishes or asks, and the other."""
     held = shared()
     with (
-        Client(f"{side.name} publisher", Member, side.port, held) as publisher,
-        Client(f"{side.name} consumer", Member, side.port, held) as consumer,
+        Client(f"{side.name} publisher", kind, side.port, held) as publisher,
+        Client(f"{side.name} consumer", kind, side.port, held) as consumer,
     ):
         yield publisher, consumer
 
@@ -138,27 +152,31 @@ class Passage(NamedTuple):
         """Deliveries a second, from the first publish to the last callback, and what they cost."""
         deliveries = count * self.copies
         self.consumer.ask("expect", deliveries)
-        spent_s = self.side.processor_s()
+        before_s = self.side.processor_s()
         self.consumer.tell("consume")
         self.publisher.tell("publish", count, self.copies, self.subject)
         began, ended = answers(self.publisher, self.consumer)
-        spent_s = self.side.processor_s() - spent_s
+        spent = cost(self.what, self.side, before_s, deliveries)
         self.consumer.ask("check")
         rate = per_second(deliveries, began, ended)
-        return [
-            Reading(self.what, "deliveries/s", rate, self.wanted),
-            cost(self.what, spent_s, deliveries),
-        ]
+        return [Reading(self.what, "deliveries/s", rate, self.wanted), *spent]
 
 
-def cost(what: str, spent_s: float, count: int) -> Reading:
-    """Processor time of all processes of a server, for each of some things that it did."""
-    return Reading(f"{what}: processor time of the server for each", "µs", spent_s * 1e6 / count)
+def cost(what: str, side: Side, before_s: tuple[float, float], count: int) -> list[Reading]:
+    """Processor time of a server since then, for each of some things that it did."""
+    own, every = (
+        (after - before) * 1e6 / count
+        for before, after in zip(before_s, side.processor_s(), strict=True)
+    )
+    return [
+        Reading(f"{what}: processor time, the process", "µs", own),
+        Reading(f"{what}: processor time, all processes", "µs", every),
+    ]
 
 
 @contextmanager
 def throughput(side: Side) -> Iterator[Round]:
-    with members(side) as (publisher, consumer):
+    with clients(side) as (publisher, consumer):
         consumer.ask("subscribe")
         what = "one publisher, one subscriber"
         yield Passage(side, publisher, consumer, what, "at least 0.7").measure
@@ -166,14 +184,17 @@ def throughput(side: Side) -> Iterator[Round]:
 
 @contextmanager
 def request(side: Side) -> Iterator[Round]:
-    with members(side) as (asking, answering):
+    with clients(side) as (asking, answering):
         answering.ask("answer")
 
         def measure(count: int) -> list[Reading]:
+            before_s = side.processor_s()
             took = asking.ask("ask_each", count)
+            spent = cost("one at a time", side, before_s, count)
             return [
                 Reading("one at a time: p50", "µs", percentile(took, 0.5), "at most 2"),
                 Reading("one at a time: p99", "µs", percentile(took, 0.99)),
+                *spent,
             ]
 
         yield measure
@@ -181,15 +202,15 @@ def request(side: Side) -> Iterator[Round]:
 
 @contextmanager
 def request_64(side: Side) -> Iterator[Round]:
-    with members(side) as (asking, answering):
+    with clients(side) as (asking, answering):
         answering.ask("answer")
         what = f"{IN_FLIGHT} in flight"
 
         def measure(count: int) -> list[Reading]:
-            spent_s = side.processor_s()
+            before_s = side.processor_s()
             rate = count / asking.ask("ask_many", count, IN_FLIGHT)
-            spent_s = side.processor_s() - spent_s
-            return [Reading(what, "requests/s", rate, "at least 0.6"), cost(what, spent_s, count)]
+            spent = cost(what, side, before_s, count)
+            return [Reading(what, "requests/s", rate, "at least 0.6"), *spent]
 
         yield measure
 
@@ -197,7 +218,7 @@ def request_64(side: Side) -> Iterator[Round]:
 @contextmanager
 def fanout(side: Side) -> Iterator[Round]:
     """All who subscribe are connections of one process, and the publisher is another."""
-    with members(side) as (publisher, consumer):
+    with clients(side) as (publisher, consumer):
         passages = {}
         for fan in FANS:
             subject = f"{SUBJECT}.{fan}"
@@ -214,13 +235,58 @@ def fanout(side: Side) -> Iterator[Round]:
         yield measure
 
 
-CASES: Final[Mapping[str, Case]] = {
-    "throughput": Case(throughput),
-    "request": Case(request, 0.05),
-    "request-64": Case(request_64, 0.2),
-    "fanout": Case(fanout),
-}
+@contextmanager
+def connections(side: Side, count: int) -> Iterator[Round]:
+    """So many connections, of which some want the same, on a server that has just begun."""
+    wanting = min(WANTING, count)
+    with clients(side, Links) as (publisher, consumer):
 
+        def measure(messages: int) -> list[Reading]:
+            held, before_s = side.memory(), side.processor_s()
+            took = consumer.ask("subscribe", SUBJECT, count, SUBSCRIPTIONS, wanting)
+            spent = cost("a connection", side, before_s, count)
+            own, every = (
+                (after - before) / count / 1_024
+                for before, after in zip(held, side.memory(), strict=True)
+            )
+            what = f"{wanting:,} of them want a subject"
+            passage = Passage(side, publisher, consumer, what, copies=wanting)
+            return [
+                Reading(f"with {SUBSCRIPTIONS} subscriptions each", "connections/s", count / took),
+                *spent,
+                Reading("a connection: memory, the process", "KiB", own),
+                Reading("a connection: memory, all processes", "KiB", every),
+                *passage.measure(max(messages // wanting, 1)),
+            ]
+
+        yield measure
+
+
+@contextmanager
+def raw(side: Side) -> Iterator[Round]:
+    """Bare sockets, so that it is the servers that differ."""
+    with clients(side, Links) as one, clients(side, Links) as many:
+        one[1].ask("subscribe")
+        many[1].ask("subscribe", f"{SUBJECT}.many", RAW_FAN)
+        single = Passage(side, *one, "one publisher, one subscriber")
+        what = f"to {RAW_FAN} connections"
+        fan = Passage(side, *many, what, subject=f"{SUBJECT}.many", copies=RAW_FAN)
+        yield lambda count: single.measure(count) + fan.measure(max(count // RAW_FAN, 1))
+
+
+def cases(count: int) -> dict[str, Case]:
+    """All there are; ``count`` connections where there are to be many."""
+    return {
+        "throughput": Case(throughput),
+        "request": Case(request, 0.05),
+        "request-64": Case(request_64, 0.2),
+        "fanout": Case(fanout),
+        "connections": Case(partial(connections, count=count), is_fresh=True),
+        "raw": Case(raw, 5.0),
+    }
+
+
+NAMES: Final = tuple(cases(1))
 
 # --- a run ----------------------------------------------------------------------------------------
 
@@ -271,33 +337,49 @@ def _shown(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.2f}"
 
 
-def measured(case: Case, rounds: int, messages: int, bar: Bar) -> dict[str, list[list[Reading]]]:
-    """Of each server the readings of every round."""
-    found: dict[str, list[list[Reading]]] = {name: [] for name in SIDES}
+Found = dict[str, list[list[Reading]]]
+"""Of each server the readings of every round."""
+
+
+def measured(case: Case, rounds: int, messages: int, bar: Bar) -> Found:
+    """Measures in turns, a round of each server."""
+    found: Found = {name: [] for name in SIDES}
     count = max(int(messages * case.share), 1)
     with ExitStack() as stack:
-        bar.tell("starting", 0)
-        running = {
-            name: stack.enter_context(case.open(stack.enter_context(start())))
-            for name, start in SIDES.items()
-        }
-        for measure in running.values():
-            measure(max(count // WARM_UP, 1))
+        running: dict[str, Round] = {}
+        if not case.is_fresh:
+            bar.tell("starting", 0)
+            for name in SIDES:
+                running[name] = stack.enter_context(opened(case, name))
+            for measure in running.values():
+                measure(max(count // WARM_UP, 1))
         for turn in range(rounds):
-            for place, (name, measure) in enumerate(running.items()):
-                bar.tell(name, (turn + place / len(running)) / rounds)
-                found[name].append(measure(count))
+            for place, name in enumerate(SIDES):
+                bar.tell(name, (turn + place / len(SIDES)) / rounds)
+                if case.is_fresh:
+                    with opened(case, name) as measure:
+                        found[name].append(measure(count))
+                else:
+                    found[name].append(running[name](count))
     return found
+
+
+@contextmanager
+def opened(case: Case, name: str) -> Iterator[Round]:
+    """A case on one of the two servers, which runs as long."""
+    with SIDES[name]() as side, case.open(side) as measure:
+        yield measure
 
 
 def run(options: argparse.Namespace) -> Report:
     report = Report()
+    every = cases(options.connections)
     bar = Bar(len(options.cases))
     for name in options.cases:
         bar.begin(name)
         try:
-            report.add(name, measured(CASES[name], options.rounds, options.messages, bar))
-        except BenchError as error:
+            report.add(name, measured(every[name], options.rounds, options.messages, bar))
+        except (BenchError, StartError) as error:
             report.notes.append(f"{name} failed: {error}")
         bar.end_case()
     bar.clear()
@@ -306,9 +388,9 @@ def run(options: argparse.Namespace) -> Report:
 
 def _cases(text: str) -> list[str]:
     names = [name for name in text.split(",") if name]
-    unknown = [name for name in names if name not in CASES]
+    unknown = [name for name in names if name not in NAMES]
     if unknown or not names:
-        raise argparse.ArgumentTypeError(f"there are the cases {', '.join(CASES)}")
+        raise argparse.ArgumentTypeError(f"there are the cases {', '.join(NAMES)}")
     return list(dict.fromkeys(names))
 
 
@@ -323,10 +405,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    every = ",".join(CASES)
-    parser.add_argument("--cases", type=_cases, default=list(CASES), help=f"of {every} (all)")
+    every = ",".join(NAMES)
+    parser.add_argument("--cases", type=_cases, default=list(NAMES), help=f"of {every} (all)")
     parser.add_argument("--rounds", type=_count, default=3, help="of each server (%(default)s)")
     parser.add_argument("--messages", type=_count, default=100_000, help="of a round (%(default)s)")
+    parser.add_argument(
+        "--connections", type=_count, default=5_000, help="where they are many (%(default)s)"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
     options = parser.parse_args(arguments)
     missing = not_installed(NATS_PACKAGES, NATS_SERVER)

@@ -14,6 +14,7 @@ from nats.aio.msg import Msg
 
 from asterism.cli.bench_clients import BenchError, Shared
 
+HOST: Final = "127.0.0.1"
 SUBJECT: Final = "bench"
 SIZE: Final = 128  # bytes of a payload
 PAYLOAD: Final = b"x" * SIZE
@@ -31,7 +32,7 @@ class Member:
     """A publisher, a consumer, one that asks or one that answers, over nats-py."""
 
     def __init__(self, port: int, shared: Shared) -> None:
-        self._url = f"nats://127.0.0.1:{port}"
+        self._url = f"nats://{HOST}:{port}"
         self._counts = shared.counts
         self._clients: list[Client] = []
         self._error: Exception | None = None
