@@ -379,7 +379,7 @@ def run(options: argparse.Namespace) -> Report:
         bar.begin(name)
         try:
             report.add(name, measured(every[name], options.rounds, options.messages, bar))
-        except (BenchError, StartError) as error:
+        except (BenchError, StartError, psutil.Error) as error:
             report.notes.append(f"{name} failed: {error}")
         bar.end_case()
     bar.clear()
