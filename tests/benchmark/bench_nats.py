@@ -204,7 +204,7 @@ def request(side: Side) -> Iterator[Round]:
 def request_64(side: Side) -> Iterator[Round]:
     with clients(side) as (asking, answering):
         answering.ask("answer")
-        what = f"{IN_FLIGHT} in flight"
+        what = f"requests, {IN_FLIGHT} in flight"
 
         def measure(count: int) -> list[Reading]:
             before_s = side.processor_s()
