@@ -2,8 +2,11 @@
 
 I1  What a client is sent leaves in the order in which it came about, in one write a turn.
 I2  Its operations are worked off in order. Where one of them has to wait (for the barrier of a
-    PONG, to know whether anybody answers a request, for the budget of a turn), all behind it wait.
+    PONG, to know whether anybody answers a request, for the next turn), all behind it wait, and it
+    is not read.
 I3  No more than ``max_pending`` bytes wait for a client; one that is further behind is cut.
+I4  However much it says, others are heard after ``TURN_S`` (``server.py``) and a few operations.
+I5  Whatever goes wrong here ends this connection and no other.
 """
 
 import asyncio
@@ -26,13 +29,20 @@ from asterism.gateways.nats.protocol import (
 from asterism.gateways.nats.subscriptions import Subscription
 
 if TYPE_CHECKING:
-    from asterism.gateways.nats.server import Server
+    from asterism.gateways.nats.exchange import Presence
+    from asterism.gateways.nats.server import Server, Unfinished
 
-BUDGET: Final = 2_000  # deliveries that one client causes before others get their turn
+OPERATIONS_MAX: Final = 256  # that are read at a time; what is behind them waits as bytes
+# Operations that a client may always cause before others get their turn, in the time of tiny
+# messages: so one that says little need not wait for those that say much.
+STEP: Final = 32
+CONTROL_COST: Final = 8  # a SUB, in the same measure
+QUESTIONS_MAX: Final = 256  # requests of one client that are not settled; then it is not read
 FIRST_PING_S: Final = 2.0  # after CONNECT, whatever the interval: it measures the way
 NAME_SHOWN_MAX: Final = 256
 _FLAGS: Final = ("verbose", "pedantic", "echo", "headers", "no_responders")
 _TEXTS: Final = ("user", "pass", "auth_token", "name", "lang", "version")
+_OPTIONS: Final = {*_FLAGS, *_TEXTS, "protocol"}  # the rest of a CONNECT is forgotten
 
 
 class Client(asyncio.Protocol):
@@ -67,8 +77,15 @@ class Client(asyncio.Protocol):
         self.round_trip_s: float = 0.0
         self.unanswered = 0  # PINGs
         self.clogged_s = 0.0  # since when it takes nothing of what waits for it; 0: it does
+        self.asked: dict[Presence, int] = {}  # what for, since the last barrier: its versions
+        self.weight = 0  # bytes that its subscriptions are taken to hold
+        self.is_queued = False  # does it wait for its turn?
+        self.counted = 0  # bytes that wait for it or because of it, as the server counts them
+        self.is_over = False  # is the connection gone, and not only its end decided?
         self._operations: deque[Operation] = deque()
-        self._spent = 0  # of this turn's budget
+        self._unfinished: Unfinished | None = None  # a message that not all have been given yet
+        self._has_ended = False  # it says no more
+        self._dropped = 0  # bytes that it said while it was being closed
         self._holds = False  # an operation waits, and all behind it
         self._questions = 0  # requests of which it is not known yet whether anybody is there
         self._is_paused = False
@@ -81,7 +98,9 @@ class Client(asyncio.Protocol):
         self.server.enter(self)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self.is_over = True
         self.end()
+        self.server.forget(self)
 
     def end(self) -> None:
         """Forgets everything of it."""
@@ -89,6 +108,8 @@ class Client(asyncio.Protocol):
             self.is_closed = True
             self.pieces.clear()
             self._operations.clear()
+            self._unfinished = None
+            self.parser.forget()
             self.server.leave(self)
 
     def cut(self) -> None:
@@ -108,9 +129,9 @@ class Client(asyncio.Protocol):
         if sentence:
             self.say(protocol.error_line(sentence))
         self.flush()
-        transport = self.transport
-        self.end()
-        transport.close()
+        if not self.is_closed:
+            self.end()
+            self.server.let_go(self)
 
     # --- out --------------------------------------------------------------------------------
 
@@ -132,72 +153,133 @@ class Client(asyncio.Protocol):
         data = b"".join(pieces)
         self.pending = 0
         transport.write(data)
-        if transport.get_write_buffer_size() > self.server.settings.max_pending:
+        size = transport.get_write_buffer_size()
+        if size > self.server.settings.max_pending:
             self.server.cut_slow(self, "it is behind by more than max_pending")
+        elif size or self.counted:
+            self.server.count(self)
 
     def pause_writing(self) -> None:
         self.clogged_s = self.server.now_s()
 
     def resume_writing(self) -> None:
         self.clogged_s = 0.0
+        self.server.count(self)
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes that it has not taken yet."""
-        return self.pending + (self.transport.get_write_buffer_size() if self.transport else 0)
+        return self.pending + self.unwritten_bytes
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Those of them that its connection holds."""
+        if self.transport is None or self.is_over:
+            return 0
+        return self.transport.get_write_buffer_size()
 
     # --- in ---------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
+        if self.is_closed:
+            self._drop(data)
+            return
         self.heard_s = self.server.now_s()
-        self._operations.extend(self.parser.feed(data))
-        self.work()
+        self.server.hear(self, self.heard_s)
+        if self._is_paused:
+            self.parser.feed(data, 0)
+        else:
+            self._operations.extend(self.parser.feed(data, OPERATIONS_MAX))
+            self.work()
+        if self.parser.held or self.counted:
+            self.server.count(self)
+
+    def _drop(self, data: bytes) -> None:
+        """It goes on talking, while what it is to be told last is on its way."""
+        self._dropped += len(data)
+        if self._dropped > self.server.settings.max_payload and self.transport is not None:
+            self.transport.close()
 
     def eof_received(self) -> bool:
         """It says no more: what it has said is answered, then it is closed."""
-        self.server.after_barrier(lambda: self.fail(""))
-        return True
+        self._has_ended = True
+        if not self.is_closed:
+            self.work()
+        return not self.is_closed and self.server.tls is None  # TLS ends with either side
 
     def work(self) -> None:
         """Works off what it has said, as far as this turn goes."""
+        self.server.guard(self, self._work)
+
+    def _work(self) -> None:
         if self.is_closed or self._holds:
             return
-        operations, self._spent = self._operations, 0
-        server = self.server
         try:
-            while operations and not self._holds:
-                operation = operations.popleft()
-                if self._questions and not self._is_question(operation):
-                    operations.appendleft(operation)
-                    self._holds = True
-                elif type(operation) is tuple:
-                    self._publish(*operation)
-                    if self._spent >= BUDGET:
-                        break
-                else:
-                    self._control(operation)  # type: ignore[arg-type]
+            self._work_on()
         except ProtocolError as error:
-            operations.clear()
             self.fail(error.sentence)
             return
-        if operations and not self._holds:
-            server.later(self)
-        elif self.parser.error is not None and not self._holds:
+        if self.is_closed or self._holds:
+            pass
+        elif self._has_more:
+            self.server.later(self)
+        elif self.parser.error is not None:
             self.fail(self.parser.error.sentence)
+        elif self._has_ended:
+            self._holds = True
+            self.server.after_barrier(self, lambda: self.fail(""))
         self._pace()
+
+    def _work_on(self) -> None:
+        server, operations, left = self.server, self._operations, STEP
+        while not self._holds and not server.is_full:
+            if self._unfinished is not None:
+                self._unfinished = server.go_on_with(self._unfinished)
+                left = 0
+            elif operations or self._read_on():
+                left -= self._do(operations.popleft())
+            else:
+                return
+            if left <= 0:
+                if self.is_closed or server.is_turn_over():
+                    return
+                left = STEP
+
+    def _read_on(self) -> bool:
+        """Reads more of what has come; is there any?"""
+        if self.parser.is_behind:
+            self._operations.extend(self.parser.feed(b"", OPERATIONS_MAX))
+        return bool(self._operations)
+
+    @property
+    def _has_more(self) -> bool:
+        return bool(self._operations) or self.parser.is_behind or self._unfinished is not None
+
+    def _do(self, operation: Operation) -> int:
+        """Works off an operation, or has it wait; what that cost."""
+        if self._questions and (
+            self._questions >= QUESTIONS_MAX or not self._is_question(operation)
+        ):
+            self._operations.appendleft(operation)
+            self._holds = True
+            return 0
+        if type(operation) is tuple:
+            return self._publish(*operation)
+        self._control(operation)  # type: ignore[arg-type]
+        return CONTROL_COST
 
     def _pace(self) -> None:
         """Reads no more of it while what it has said is not worked off, or cannot be handed on."""
-        wanted = bool(self._operations) or self._holds or self.server.is_full
+        wanted = self._has_more or self._holds or self.server.is_full
         if wanted is self._is_paused or self.is_closed or self.transport is None:
             return
         self._is_paused = wanted
         if wanted:
             self.transport.pause_reading()
-            self.server.paused.add(self)
+            if not self._holds:
+                self.server.later(self)
         else:
             self.transport.resume_reading()
-            self.server.paused.discard(self)
 
     def go_on(self) -> None:
         """What it waited for has come about."""
@@ -221,7 +303,7 @@ class Client(asyncio.Protocol):
 
     # --- operations -------------------------------------------------------------------------
 
-    def _publish(self, publication: Publication, body: bytes) -> None:
+    def _publish(self, publication: Publication, body: bytes) -> int:
         if not self.has_connected:
             self._check_may()
         self.in_messages += 1
@@ -232,7 +314,8 @@ class Client(asyncio.Protocol):
             self.say(protocol.error_line(protocol.INVALID_PUBLISH_SUBJECT))
         if self.verbose:
             self.say(protocol.OK)
-        self._spent += 1 + self.server.publish(self, publication, body)
+        self._unfinished, cost = self.server.publish(self, publication, body)
+        return cost
 
     def _control(self, operation: protocol.Control) -> None:
         if not self.has_connected and not isinstance(operation, Connect):
@@ -261,7 +344,7 @@ class Client(asyncio.Protocol):
             operations.popleft()
             count += 1
         self._holds = True
-        self.server.after_barrier(lambda: self._answer_ping(count))
+        self.server.after_barrier(self, lambda: self._answer_ping(count))
 
     def _answer_ping(self, count: int) -> None:
         self.say(protocol.PONG * count)
@@ -282,11 +365,12 @@ class Client(asyncio.Protocol):
             self.say(protocol.error_line(protocol.INVALID_SUBJECT))
             return
         if asked.sid not in self.subscriptions:
-            if len(self.subscriptions) >= server.settings.max_subscriptions:
+            subscription = Subscription(self, asked.subject, asked.queue, asked.sid)
+            if not server.has_room_for(subscription):
                 self.say(protocol.error_line(protocol.SUBSCRIPTIONS_EXCEEDED))
                 return
-            subscription = Subscription(self, asked.subject, asked.queue, asked.sid)
             self.subscriptions[asked.sid] = subscription
+            self.weight += subscription.weight
             server.subscribe(subscription)
         if self.verbose:
             self.say(protocol.OK)
@@ -305,12 +389,13 @@ class Client(asyncio.Protocol):
         if not subscription.is_over:
             subscription.is_over = True
             del self.subscriptions[subscription.sid]
+            self.weight -= subscription.weight
             self.server.unsubscribe(subscription)
 
     # --- who it is --------------------------------------------------------------------------
 
     def _connect(self, options: dict[str, Any]) -> None:
-        merged = self.options | options
+        merged = self.options | {name: options[name] for name in _OPTIONS & options.keys()}
         _check_kinds(merged)
         spoken = merged.get("protocol", 0)
         if spoken not in (0, 1):

@@ -1,9 +1,9 @@
 """What a door asks the broker for, on behalf of all of its clients. Pure.
 
 Clients of NATS may hold any number of patterns, and an endpoint of the broker has so many interests
-at most. So what many patterns begin with alike is asked for as a whole: an inbox of each client
-comes to one interest for all. Who gets a message here is decided by the patterns themselves; asking
-for too much costs a message on its way, and loses none.
+at most, each of so many bytes. So what many patterns begin with alike is asked for as a whole: an
+inbox of each client comes to one interest for all. Who gets a message here is decided by the
+patterns themselves; asking for too much costs a message on its way, and loses none.
 """
 
 from collections import Counter
@@ -15,6 +15,7 @@ from asterism.subjects import MANY, ONE
 ALIKE_MAX: Final = 64  # interests that begin with one segment; more are asked for as a whole
 INBOX: Final = "_INBOX"  # clients make these by the thousand, and nobody else asks for one
 EVERYTHING: Final = ("**",)
+TEXT_BYTES_MAX: Final = 65_536  # of all interests; past it everything is asked for
 
 
 class Digest:
@@ -42,13 +43,19 @@ class Digest:
     def interests(self) -> tuple[str, ...]:
         """What to ask for."""
         found: list[str] = []
+        size = 0
         for first, counts in self._by_first.items():
             if first != INBOX and len(counts) <= ALIKE_MAX:
-                found += counts
+                asked = list(counts)
             elif first in (ONE, MANY):
                 return EVERYTHING
             else:
-                found += (first, f"{first}/**")
-            if len(found) > limits.INTERESTS_MAX:
+                asked = [first, f"{first}/{MANY}"]
+            found += asked
+            size += sum(len(interest.encode()) for interest in asked)
+            if len(found) > limits.INTERESTS_MAX or size > TEXT_BYTES_MAX:
+                return EVERYTHING
+            # What begins with a segment that fills an interest by itself, or nearly.
+            if len(asked[-1].encode()) > limits.SUBJECT_BYTES_MAX:
                 return EVERYTHING
         return tuple(found)

@@ -23,14 +23,24 @@ _NAME: Final = re.compile(r"[!-9;-~]+")  # printable, and no colon
 _LINE_ENDS: Final = re.compile(r"\r\n|\r|\n")
 
 
+# A larger block, or one of more lines, is not told to others than clients of this door: to read it
+# would take longer than one message may hold up the next.
+BLOCK_BYTES_MAX: Final = limits.HEADER_BYTES_MAX
+LINES_MAX: Final = 1_024
+
+
 class UntellableError(ValueError):
     """Headers that are too many, or too long, for the attributes of a message."""
 
 
 def attributes_of(block: bytes) -> dict[str, str]:
     """The attributes for a block of headers; ``UntellableError`` where they are too much."""
+    if len(block) > BLOCK_BYTES_MAX:
+        raise UntellableError
     try:
         found = _read(block)
+    except UntellableError:
+        raise
     except ValueError:
         found = {OPAQUE: block.decode("latin-1")}
     _check(found)
@@ -42,17 +52,18 @@ def _read(block: bytes) -> dict[str, str]:
     version = VERSION_LINE.decode()
     if not first.startswith(version) or lines[-2:] != ["", ""][: len(lines)]:
         raise ValueError(first)
-    found: dict[str, str] = {}
+    if len(lines) > LINES_MAX:
+        raise UntellableError
+    found: dict[str, list[str]] = {}
     status = first.removeprefix(version).strip()
     if status:
-        found[STATUS] = status
+        found[STATUS] = [status]
     for line in filter(None, lines):
         name, colon, value = line.partition(":")
         if not colon or _NAME.fullmatch(name) is None:
             raise ValueError(line)
-        value = value.strip(" \t")
-        found[name] = f"{found[name]}\n{value}" if name in found else value
-    return found
+        found.setdefault(name, []).append(value.strip(" \t"))
+    return {name: "\n".join(values) for name, values in found.items()}
 
 
 def _check(found: dict[str, str]) -> None:

@@ -11,7 +11,9 @@ and the server of reference could differ, this does what nats-server 2.15 does; 
 against both.
 
 I1  What stands before a mistake is handed out; nothing behind it is.
-I2  A parser holds at most one control line, or one message, that has not come whole.
+I2  A parser holds at most one control line, or one message, that has not come whole; and as bytes,
+    since operations take many times their room, what its reader has not asked for yet.
+I3  No input raises anything, or takes longer than its length: a byte is looked at a few times.
 """
 
 import json
@@ -23,7 +25,9 @@ CONTROL_LINE_MAX: Final = 4_096  # bytes; a longer line ends the connection
 SIZE_DIGITS_MAX: Final = 9
 LINES_KEPT_MAX: Final = 4_096  # control lines of publishers that are remembered; then all go
 LINE_KEPT_BYTES_MAX: Final = 512  # longer ones are parsed each time
+PIECES_MAX: Final = 64  # of a message that comes in many; then they are put together
 
+MANY: Final = 1 << 30  # more than any buffer has
 PING: Final = b"PING\r\n"
 PONG: Final = b"PONG\r\n"
 OK: Final = b"+OK\r\n"
@@ -56,8 +60,8 @@ class ProtocolError(Exception):
 class Publication:
     """The control line of a publisher: all but the payload, which follows it."""
 
-    __slots__ = ("announced", "bare_tail", "head", "header", "header_size", "is_valid", "known",
-                 "reply", "size", "subject", "tail")  # fmt: skip
+    __slots__ = ("announced", "head", "header", "header_size", "reply", "size", "subject", "tail",
+                 "weight")  # fmt: skip
 
     def __init__(
         self, subject: bytes, reply: bytes | None, header_size: int, size: int, is_hpub: bool
@@ -67,21 +71,22 @@ class Publication:
         self.header_size = header_size  # 0: a message without headers
         is_hpub &= header_size > 0
         self.size = size  # of headers and payload together
-        self.is_valid = is_publishable(subject)
         # What a subscriber is sent is these with its sid between them, and then the payload.
-        self.head = (b"HMSG %b " if is_hpub else b"MSG %b ") % subject
-        answer = b"%b " % reply if reply is not None else b""
-        sizes = b"%d %d" % (header_size, size) if is_hpub else b"%d" % size
-        self.tail = b"%b%b\r\n" % (answer, sizes)
-        # The same for a subscriber that cannot read headers.
-        self.bare_tail = b"%b%d\r\n" % (answer, size - header_size)
-        self.announced = size + len(CRLF)
+        self.head = (b"HMSG " if is_hpub else b"MSG ") + subject + b" "
+        sizes = b"%d %d\r\n" % (header_size, size) if is_hpub else b"%d\r\n" % size
+        self.tail = sizes if reply is None else reply + b" " + sizes
+        self.announced = size + 2
+        # Bytes that a subscriber is sent, but for its sid.
+        self.weight = len(self.head) + len(self.tail) + self.announced
         self.header: bytes | None = None  # of the message at the broker, once it was made
-        self.known = False  # it was tried to make one
 
     @property
-    def bare_head(self) -> bytes:
-        return b"MSG %b " % self.subject
+    def is_valid(self) -> bool:
+        return is_publishable(self.subject)
+
+    def without_headers(self) -> "Publication":
+        """The same for a subscriber that cannot read headers."""
+        return Publication(self.subject, self.reply, 0, self.size - self.header_size, False)
 
 
 class Subscribe(NamedTuple):
@@ -155,50 +160,93 @@ class Parser:
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
-        self._rest: list[bytes] = []  # pieces of what has not come whole
-        self._held = 0  # bytes of them
+        self._rest: list[bytes] = []  # pieces of what has not come whole, or was not asked for
+        self._joined = 0  # pieces of these that were put together from others
+        self._at = 0  # where the first of them is read on
         self._wanted = 0  # bytes that have to be there before it is worth another look
+        self._is_in_line = False  # does it wait for nothing but a line end?
+        self.held = 0  # bytes that it holds
+        self.is_behind = False  # is there more to be read of what has come?
         self.must_connect = False  # CONNECT has to come first, and nothing else is read before it
         self.error: ProtocolError | None = None
 
-    def feed(self, data: bytes) -> list[Operation]:
-        """Operations that are whole. After a mistake ``error`` is set, and no more is read."""
+    def feed(self, data: bytes, most: int = MANY) -> list[Operation]:
+        """Operations that are whole, so many at most: with ``is_behind`` there are more of them,
+        which ``feed(b"")`` returns. After a mistake ``error`` is set, and no more is read."""
         if self.error is not None:
             return []
-        if self._rest:
-            self._rest.append(data)
-            self._held += len(data)
-            if self._held < self._wanted:
+        if data:
+            self._add(data)
+            if not self.is_behind and not self._is_worth_a_look(data):
                 return []
-            data = b"".join(self._rest)
-            self._rest.clear()
-        self._held = self._wanted = 0
+        if not self._rest or not most:
+            self.is_behind = bool(self._rest)
+            return []
         found: list[Operation] = []
+        data = self._rest[0] if len(self._rest) == 1 else self._together()
         try:
-            begin = self._take(data, found)
+            at = self._take(data, self._at, found, most)
         except ProtocolError as error:
             self.error = error
-            return found
-        if begin < len(data):
-            self._rest.append(data[begin:] if begin else data)
-            self._held = len(data) - begin
+            at = len(data)
+            self.is_behind = False
+        self._keep(data, at)
         return found
 
-    def _take(self, data: bytes, found: list[Operation]) -> int:
-        """Reads operations; returns where the first one begins that is not whole."""
-        known, size, at = self._lines.known, len(data), 0
+    def forget(self) -> None:
+        """What has not been read is of no use any more."""
+        self._rest, self.held, self.is_behind = [], 0, False
+        self._at = self._joined = self._wanted = 0
+
+    def _add(self, data: bytes) -> None:
+        self._rest.append(data)
+        self.held += len(data)
+        if len(self._rest) - self._joined > PIECES_MAX:
+            self._rest[self._joined :] = [b"".join(self._rest[self._joined :])]
+            self._joined += 1
+            if self._at:
+                self._rest[0], self._at = self._rest[0][self._at :], 0
+
+    def _is_worth_a_look(self, data: bytes) -> bool:
+        if self._is_in_line and self.held <= self._lines.line_max:
+            return b"\n" in data
+        return self.held >= self._wanted
+
+    def _together(self) -> bytes:
+        self._rest[0], self._at = self._rest[0][self._at :], 0
+        return b"".join(self._rest)
+
+    def _keep(self, data: bytes, at: int) -> None:
+        """Holds what was not read, in one piece."""
+        self.held = len(data) - at
+        self._joined = 0
+        if not self.held:
+            self._rest, self._at = [], 0
+        elif self.is_behind:
+            self._rest, self._at = [data], at  # it is read on in a moment, and not copied for that
+        else:
+            self._rest, self._at = [data[at:] if at else data], 0
+
+    def _take(self, data: bytes, at: int, found: list[Operation], most: int) -> int:
+        """Reads operations; returns where the first one begins that was not read."""
+        known, size = self._lines.known, len(data)
+        self._wanted, self._is_in_line = 0, False
+        self.is_behind = True
         while at < size:
+            if len(found) >= most:
+                return at
             if self.must_connect and data[at : at + 1] not in b"Cc":
                 raise ProtocolError(AUTHORIZATION)
             end = data.find(b"\n", at)
             if end < 0:
                 self._check_begin(data[at : at + LONGEST_VERB])
                 self._check_line(size - at)
+                self.is_behind, self._is_in_line = False, size - at >= LONGEST_VERB
                 return at
             line = data[at:end]
             publication = known.get(line)
             if publication is None:
-                operation = self._control(line)
+                operation = self._plain_pub(line) or self._control(line)
                 self.must_connect &= not isinstance(operation, Connect)
                 if not isinstance(operation, Publication):
                     found.append(operation)
@@ -210,13 +258,15 @@ class Parser:
             if after > size:
                 if after - 2 < size:
                     self._check_end(data, after - 2)
-                self._wanted = after - at
+                # It is looked at once more when only its last byte is missing: as above.
+                self.is_behind, self._wanted = False, after - at - (size < after - 1)
                 return at
             body = data[begin:after]
             if body[-2:] != CRLF:
                 raise ProtocolError(UNKNOWN_OPERATION)
             found.append((publication, body))
             at = after
+        self.is_behind = False
         return at
 
     def _check_end(self, data: bytes, at: int) -> None:
@@ -278,6 +328,22 @@ class Parser:
         return self._publication(
             line, Publication(fields[0], reply, header_size, size, is_hpub=True)
         )
+
+    def _plain_pub(self, line: bytes) -> Publication | None:
+        """A PUB as clients write it; ``None`` where it is anything else, or may be wrong."""
+        if line[:4] != b"PUB " or line[-1:] != b"\r" or len(line) > self._lines.line_max:
+            return None
+        fields = line[4:-1].split(b" ")
+        size = fields[-1]
+        if not size.isdigit() or len(size) > SIZE_DIGITS_MAX or b"" in fields or b"\t" in line:
+            return None
+        if len(fields) == 3:
+            found = Publication(fields[0], fields[1], 0, int(size), is_hpub=False)
+        elif len(fields) == 2:
+            found = Publication(fields[0], None, 0, int(size), is_hpub=False)
+        else:
+            return None
+        return self._publication(line, found)
 
     def _publication(self, line: bytes, publication: Publication) -> Publication:
         if publication.size > self._lines.payload_max:

@@ -214,8 +214,18 @@ def client(connect: Connect) -> RawClient:
 
 @pytest.fixture
 def subject() -> str:
-    """A subject of two tokens that nobody has used."""
-    return f"test.{next(_names)}"
+    """A subject of two tokens, of which nobody has used the first.
+
+    So a test gets nothing of another, nor does a member of a queue that has just been closed, of
+    which the server may not know it yet.
+    """
+    return f"test{next(_names)}.it"
+
+
+@pytest.fixture
+def pattern(subject: str) -> str:
+    """A pattern that matches the subject, and nothing of other tests."""
+    return subject.replace(".it", ".*")
 
 
 @pytest.fixture(scope="session")

@@ -101,16 +101,16 @@ def test_a_payload_is_the_same_on_both_sides(
 
 
 @pytest.mark.parametrize(
-    ("interest", "pattern"),
+    ("interest", "wanted"),
     [("{}/*", "{}.*"), ("{}/**", "{}.>"), ("{}/*/b", "{}.*.b"), ("{}/a/**", "{}.a.>")],
 )
 def test_patterns_match_alike_on_both_sides(
-    sdk: BlockingNode, client: RawClient, subject: str, path: str, interest: str, pattern: str
+    sdk: BlockingNode, client: RawClient, subject: str, path: str, interest: str, wanted: str
 ) -> None:
     """The same messages by both doors; each side gets the same of them, in the same order."""
     names = ["a", "b", "a.b", "c.b", "a.b.c", "b.b.b", "a.b.c.d"]
     with sdk.subscribe(TOPIC, interest.format(path)) as inbox:
-        client.until_pong(sub(pattern.format(subject)))
+        client.until_pong(sub(wanted.format(subject)))
         for name in names:
             publish(sdk, f"{path}/{name.replace('.', '/')}", name.encode())
         theirs = [message.payload for message in client.messages_until_pong()]
@@ -129,6 +129,7 @@ def test_an_arrow_is_everything_on_the_topic(
         client.until_pong(pub("from.client", b"2"))
         publish(sdk, "alone", b"3")
         assert received(inbox, 3) == [b"1", b"2", b"3"]
+    client.until_pong(b"UNSUB 1\r\n")
 
 
 ODD = [

@@ -47,7 +47,7 @@ def test_info_is_one_line_and_nothing_else_comes_unasked(connect: Connect) -> No
     assert client.is_quiet()
 
 
-def test_each_connection_has_a_number_of_its_own_at_one_server(connect: Connect) -> None:
+def test_each_connection_has_a_number_of_its_own(connect: Connect) -> None:
     infos = [connect().info for _ in range(5)]
     assert len({info["client_id"] for info in infos}) == 5
     assert len({info["server_id"] for info in infos}) == 1

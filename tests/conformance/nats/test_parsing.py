@@ -239,12 +239,12 @@ def test_who_sends_no_more_is_answered_and_then_closed(connect: Connect, subject
 
 
 @pytest.mark.parametrize(
-    "cut", [b"SUB tes", b"PUB test.a 10\r\nabc", b"PUB test.a 3\r\nabc\r", b"P"]
+    "cut", [b"SUB cu", b"PUB cut.end 10\r\nabc", b"PUB cut.end 3\r\nabc\r", b"P"]
 )
 def test_a_connection_that_ends_within_a_command_harms_nobody(
     connect: Connect, client: RawClient, cut: bytes
 ) -> None:
-    client.until_pong(sub("test.a"))
+    client.until_pong(sub("cut.end"))
     gone = connect()
     gone.until_pong()
     gone.send(cut)
