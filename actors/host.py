@@ -126,7 +126,7 @@ class HostedShard(Shard):
     def look_up(self, topic: str, publish: ask.Publish) -> None:
         """Asks at once for all subjects of a publish that are not known yet."""
         actor = self.topics.get(topic)
-        if actor is None:
+        if actor is None or actor.receivers.is_alone(publish.node):  # which hears nothing of it
             return
         unknown = []
         last: object = None

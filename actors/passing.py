@@ -11,15 +11,49 @@ from asterism.actors.dispatch import Dispatch
 from asterism.actors.pool import Lane
 from asterism.actors.receivers import Receiver
 from asterism.actors.runs import Run
-from asterism.commands import Incoming
+from asterism.checks import are_all
+from asterism.commands import Incoming, Publish
 from asterism.message import NEVER_MS, Header, Mode, Status
 from asterism.storage.keys import WORK
+
+# How headers begin that say: online, expects to be sent, and no wish but attributes.
+_ONLINE_SENT = {bytes((0x90 + fields, Mode.ONLINE, Status.SENT)) for fields in (3, 4)}
+_THREE = {3}
+_ID_BYTES = {limits.MESSAGE_ID_BYTES}
 
 
 class Passing(Dispatch):
     """Sends batches of messages that want nothing but to be sent."""
 
-    def pass_on(self, messages: tuple[Incoming, ...], header: Header, now_ms: int) -> range | None:
+    def pass_unheard(self, command: Publish) -> range | None:
+        """Accepts online messages of a node that has all endpoints of the topic, without echo, and
+        so gets none of them; ``None``, with nothing done, if it cannot be told at a glance.
+
+        That is all of the traffic of a door whose clients talk among themselves: their headers,
+        each of which may be of its own, need not be read.
+        """
+        settings, messages = self.box.value, command.messages
+        if settings.history != "none" or not self.receivers.is_alone(command.node):
+            return None
+        columns = columns_of(messages)
+        if columns is None:
+            return None
+        _, headers, payloads = columns
+        if not {header[:3] for header in headers} <= _ONLINE_SENT:
+            return None
+        if max(map(len, payloads)) > settings.max_payload:
+            return None
+        return self.take_numbers(len(messages))
+
+    def take_numbers(self, count: int) -> range:
+        sequences = range(self.next_sequence, self.next_sequence + count)
+        self.next_sequence += count
+        self.head_dirty = True
+        return sequences
+
+    def pass_on(
+        self, messages: tuple[Incoming, ...], header: Header, node: bytes, now_ms: int
+    ) -> range | None:
         """Sends messages of one header, or has them wait as a run; ``None``, with nothing done, if
         they cannot be handled together."""
         settings = self.box.value
@@ -34,15 +68,15 @@ class Passing(Dispatch):
         subjects = header.subjects
         run = Run(self.next_sequence, messages, now_ms, NEVER_MS, True, subjects=subjects)
         if header.mode is Mode.ONLINE:
+            if self.receivers.quiet:
+                hears = self.receivers.hears
+                wanting = [receiver for receiver in wanting if hears(receiver, node, subjects)]
             passed = self.pass_to_all(wanting, run, now_ms)
         else:
             passed = bool(wanting) and self.pass_to_one(wanting, header, run)
         if not passed:
             return None
-        sequences = range(self.next_sequence, self.next_sequence + len(messages))
-        self.next_sequence += len(messages)
-        self.head_dirty = True
-        return sequences
+        return self.take_numbers(len(messages))
 
     def is_memory_full(self, count: int) -> bool:
         """Would so many more push and online messages be too many?"""
@@ -127,3 +161,20 @@ class Passing(Dispatch):
             self.pass_to(receiver, sequences[begin:until], messages[begin:until])
             begin = until
         return True
+
+
+def columns_of(
+    messages: tuple[Incoming, ...],
+) -> tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[bytes, ...]] | None:
+    """Ids, headers and payloads; ``None`` if one is not a message by type and size."""
+    if not are_all(tuple, messages) or set(map(len, messages)) != _THREE:
+        return None
+    ids, headers, payloads = zip(*messages, strict=True)
+    if (
+        are_all(bytes, ids)
+        and set(map(len, ids)) == _ID_BYTES
+        and are_all(bytes, headers)
+        and are_all(bytes, payloads)
+    ):
+        return ids, headers, payloads
+    return None

@@ -7,11 +7,11 @@ from heapq import heappush
 from asterism import limits
 from asterism.actors.delivery import MEMORY_KIND, POOL_KIND, Delivery, Message, kind_of
 from asterism.actors.endings import DROPPED, digest_of, list_of
-from asterism.actors.passing import Passing
+from asterism.actors.passing import Passing, columns_of
 from asterism.actors.pool import Lane
 from asterism.actors.producers import Producer, Result
+from asterism.actors.receivers import Receiver
 from asterism.actors.runs import Run
-from asterism.checks import are_all
 from asterism.commands import AwaitReceipts, Incoming, Publish
 from asterism.effects import Accepted, Refusal, Reply
 from asterism.errors import PeerError
@@ -57,11 +57,16 @@ class Publishing(Passing):
                 self.producers.admit(now_ms)
         answer_at = len(self.effects)  # ahead of what is resolved at once: first accepted
         fresh: Sequence[Result] | None = None
+        self.speaker = command.node
         if not known and self.is_simple():
+            if self.receivers.quiet:
+                fresh = self.pass_unheard(command)
             accept = self.accept_run if len(messages) > 1 else self.accept_one
-            fresh = accept(command, now_ms)
+            if fresh is None:
+                fresh = accept(command, now_ms)
         if fresh is None:
             fresh = self.accept_all(command, len(known), now_ms)
+        self.speaker = b""
         accepted_now = len(fresh) if type(fresh) is range else [*map(type, fresh)].count(int)
         self.totals["published"] += accepted_now
         self.head_dirty = True
@@ -87,7 +92,7 @@ class Publishing(Passing):
         """
         settings, messages = self.box.value, command.messages
         expires_ms = now_ms + settings.default_ttl_ms
-        columns = _columns(messages)
+        columns = columns_of(messages)
         if columns is None:
             return None
         ids, published, payloads = columns
@@ -101,7 +106,7 @@ class Publishing(Passing):
         if longest > min(settings.max_payload, limits.WINDOW_RECORD_BYTES_MAX):
             return None
         if passing is not None:
-            return self.pass_on(messages, passing, now_ms)
+            return self.pass_on(messages, passing, command.node, now_ms)
         if expires_ms < self.last_expiry_ms:
             return None
         lanes = self.lanes_of_run(headers)
@@ -143,7 +148,7 @@ class Publishing(Passing):
         if header.receipt and command.producer is None:
             return None
         if header.passes:
-            return self.pass_on(messages, header, now_ms)
+            return self.pass_on(messages, header, command.node, now_ms)
         expires_ms = now_ms + settings.default_ttl_ms
         if not header.goes_in_runs or expires_ms < self.last_expiry_ms:
             return None
@@ -462,7 +467,7 @@ class Publishing(Passing):
         copies: list[Delivery] = []
         for number in self.receivers.audience(message.header.subjects):
             receiver = self.receivers.by_number[number]
-            if receiver.endpoints and number != WORK:
+            if receiver.endpoints and number != WORK and self.hears(receiver, message):
                 delivery = Delivery(message, rank)
                 delivery.receiver = receiver
                 message.copies[number] = delivery
@@ -471,6 +476,12 @@ class Publishing(Passing):
             self.queue_copy(delivery, now_ms)
         if not copies:
             self.end_online(message, now_ms)
+
+    def hears(self, receiver: Receiver, message: Message) -> bool:
+        """Does a receiver get this online message, of the node whose command this is?"""
+        if not self.receivers.quiet:
+            return True
+        return self.receivers.hears(receiver, self.speaker, message.header.subjects)
 
     # --- overflow ---------------------------------------------------------------------------
 
@@ -613,7 +624,7 @@ def early(message: Message) -> Delivery:
 
 
 def _is_message(incoming: Incoming) -> bool:
-    """Is this a message by type and size? ``_columns`` asks the same of many."""
+    """Is this a message by type and size? ``columns_of`` asks the same of many."""
     return (
         type(incoming) is tuple
         and len(incoming) == 3
@@ -622,24 +633,3 @@ def _is_message(incoming: Incoming) -> bool:
         and type(incoming[1]) is bytes
         and type(incoming[2]) is bytes
     )
-
-
-_THREE = {3}
-_ID_BYTES = {limits.MESSAGE_ID_BYTES}
-
-
-def _columns(
-    messages: tuple[Incoming, ...],
-) -> tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[bytes, ...]] | None:
-    """Ids, headers and payloads; ``None`` if one is not a message by type and size."""
-    if not are_all(tuple, messages) or set(map(len, messages)) != _THREE:
-        return None
-    ids, headers, payloads = zip(*messages, strict=True)
-    if (
-        are_all(bytes, ids)
-        and set(map(len, ids)) == _ID_BYTES
-        and are_all(bytes, headers)
-        and are_all(bytes, payloads)
-    ):
-        return ids, headers, payloads
-    return None

@@ -4,9 +4,10 @@ I1 A receiver's credit is the sum of its endpoints' credit.
 I2 ``ready`` holds exactly the endpoints that have credit, in the order they will be served.
 I3 A delivery that is out is in ``held`` of exactly one receiver, under its sequence.
 I4 An endpoint that is laden has no credit: what it has is withheld, and only then.
+I5 ``quiet`` counts the endpoints without echo, by node: of the topic, and of each receiver.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
@@ -18,7 +19,7 @@ from asterism.actors.runs import Run
 from asterism.effects import Delivered
 from asterism.errors import PeerError
 from asterism.message import Status
-from asterism.router.interest import InterestTrie
+from asterism.router.interest import InterestTrie, matches
 from asterism.settings import TopicSettings
 from asterism.storage.keys import (
     FIRST_PASSING,
@@ -39,16 +40,22 @@ Holder = tuple[bytes, int]
 class Endpoint:
     """One endpoint of a node on this topic."""
 
-    __slots__ = ("bytes_out", "credit", "interests", "node", "number", "outgoing", "owed", "paid",
-                 "passed", "pull", "receiver", "unpaid", "withheld")  # fmt: skip
+    __slots__ = ("bytes_out", "credit", "echo", "interests", "node", "number", "outgoing", "owed",
+                 "paid", "passed", "pull", "receiver", "unpaid", "withheld")  # fmt: skip
 
     def __init__(
-        self, node: bytes, number: int, receiver: "Receiver", interests: tuple[str, ...]
+        self,
+        node: bytes,
+        number: int,
+        receiver: "Receiver",
+        interests: tuple[str, ...],
+        echo: bool = True,
     ) -> None:
         self.node = node
         self.number = number
         self.receiver = receiver
         self.interests = interests
+        self.echo = echo  # does it get online messages that its own node publishes?
         self.credit = 0
         self.outgoing: list[Delivered] = []
         self.pull: Wait | None = None
@@ -123,6 +130,7 @@ class Receiver:
         "out_of_runs",
         "owed",
         "parked",
+        "quiet",
         "ready",
         "received_timeout_ms",
         "sent_timeout_ms",
@@ -138,6 +146,7 @@ class Receiver:
         self.settings = settings
         self.sent_timeout_ms: int | None = None
         self.received_timeout_ms: int | None = None
+        self.quiet: Counter[bytes] = Counter()
         self.interests: tuple[str, ...] = ()  # those in the trie
         self.endpoints: dict[Holder, Endpoint] = {}
         # Endpoints that may come back, and what they want: of one that lives with its connections.
@@ -290,6 +299,7 @@ class Receivers:
         self.next_passing = FIRST_PASSING
         self.window_max = limits.window_of(0)  # log deliveries one receiver has in memory
         self.epoch = 0  # rises whenever an audience may have changed
+        self.quiet: Counter[bytes] = Counter()
         self._segments = 0  # of all interests
         self.work = Receiver(WORK, WORK_NAME, True, settings)
         self.by_number[WORK] = self.work
@@ -302,6 +312,26 @@ class Receivers:
                 self._audiences.clear()
             found = self._audiences[subjects] = self._matcher.match_any(subjects)
         return found
+
+    def hears(self, receiver: Receiver, node: bytes, subjects: tuple[str, ...]) -> bool:
+        """Does a receiver get what this node publishes online? Not where the node has an endpoint
+        without echo there that wants it: the node has served that by itself."""
+        quiet = receiver.quiet.get(node, 0)
+        if not quiet:
+            return True
+        if quiet == len(receiver.endpoints):
+            return False
+        return not any(
+            matches(interest, subject)
+            for number in self.nodes[node]
+            if (own := receiver.endpoints.get((node, number))) is not None and not own.echo
+            for interest in own.interests
+            for subject in subjects
+        )
+
+    def is_alone(self, node: bytes) -> bool:
+        """Are all endpoints of the topic this node's, and without echo?"""
+        return self.quiet.get(node, 0) == len(self.endpoints) > 0
 
     def is_known(self, subjects: tuple[str, ...]) -> bool:
         """Would ``audience`` answer without asking anybody?"""
@@ -364,10 +394,18 @@ class Receivers:
         self.window_max = limits.window_of(len(self.by_name))
 
     def attach(
-        self, node: bytes, number: int, receiver: Receiver, interests: tuple[str, ...]
+        self,
+        node: bytes,
+        number: int,
+        receiver: Receiver,
+        interests: tuple[str, ...],
+        echo: bool = True,
     ) -> Endpoint:
         """Puts an endpoint on a receiver."""
-        endpoint = Endpoint(node, number, receiver, interests)
+        endpoint = Endpoint(node, number, receiver, interests, echo)
+        if not echo:
+            self.quiet[node] += 1
+            receiver.quiet[node] += 1
         self.endpoints[node, number] = receiver.endpoints[node, number] = endpoint
         self.nodes.setdefault(node, set()).add(number)
         return endpoint
@@ -378,6 +416,10 @@ class Receivers:
         receiver = endpoint.receiver
         receiver.revoke(endpoint, endpoint.credit)
         del self.endpoints[key], receiver.endpoints[key]
+        if not endpoint.echo:
+            for quiet in (self.quiet, receiver.quiet):
+                quiet[endpoint.node] -= 1
+                quiet += Counter()  # forgets those of which none is left
         numbers = self.nodes[endpoint.node]
         numbers.discard(endpoint.number)
         if not numbers:

@@ -118,6 +118,7 @@ class TopicState:
         self.receivers = Receivers(self.box, matcher, bounds.receivers)
         self.pages = Pages(rows, self.keys, self.write_receiver)
         self.absences = Absences()
+        self.speaker = b""  # the node whose messages are being accepted
         self.memory: dict[int, Message] = {}  # push and online messages, but for those in runs
         self.pool = Pool(
             rows,

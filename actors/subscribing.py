@@ -58,7 +58,9 @@ class Subscribing(Lags):
         joins = receiver.durable and (command.group is not None or receiver.online)
         kept = receiver.interests if joins else ()
         self.set_timeouts(receiver, command.sent_timeout_ms, command.received_timeout_ms)
-        endpoint = self.receivers.attach(command.node, command.endpoint, receiver, interests)
+        endpoint = self.receivers.attach(
+            command.node, command.endpoint, receiver, interests, command.echo
+        )
         former = self.take_absences([*nodes, command.node], command.endpoint)
         if receiver.stored and not receiver.durable:
             self.write_endpoint(endpoint)

@@ -12,11 +12,11 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 
 from asterism import checks
+from asterism.limits import PORT_MAX
 
 DEFAULT_ADDRESS: Final = "tcp://127.0.0.1:7700"
 ADDRESS_VARIABLE: Final = "ASTERISM_ADDRESS"  # of the broker, for clients that are told of none
 _ADDRESS: Final = re.compile(r"tcp://[^/]+:([0-9]{1,5})|ipc://.+")
-PORT_MAX: Final = 65_535
 EVERYWHERE: Final = "*"  # every address of the machine, as ZeroMQ writes it
 
 

@@ -121,8 +121,8 @@ def tuple_of(
 def topic_name(value: object, name: str = "topic") -> str:
     """A topic's name: any text of 1 to 255 bytes without control characters.
 
-    The HTTP door's queues are topics too, and one of them may have the empty name; it maps that
-    to a name of its own, so that here a name is never empty.
+    A door whose queues are topics may have one with the empty name; it maps that to a name of its
+    own, so that here a name is never empty.
     """
     topic = text(name, value, limits.TOPIC_BYTES_MAX)
     if _CONTROL.search(topic):

@@ -111,6 +111,9 @@ class Subscribe(Request):
     With a ``name`` or a ``group`` it joins the durable receiver of that name, unless ``durable``
     is false; without either it is a receiver by itself for as long as its connection lives.
 
+    With ``echo`` false, online messages that the node itself publishes pass over the receiver where
+    this endpoint wants them: for doors, which serve their own clients themselves.
+
     ``holding`` is for an endpoint that comes back: the sessions under which it was given what it
     still holds, the sequences of that, and their attempts. ``None``: all that it was given as this
     node.
@@ -125,6 +128,7 @@ class Subscribe(Request):
     sent_timeout_ms: int | None = None
     received_timeout_ms: int | None = None
     holding: tuple[tuple[bytes, ...], tuple[int, ...], tuple[int, ...]] | None = None
+    echo: bool = True
 
     def check(self) -> None:
         _endpoint(self.endpoint)
@@ -135,6 +139,7 @@ class Subscribe(Request):
             checks.flag("durable", self.durable)
         if self.durable and self.name is None and self.group is None:
             raise PeerError("bad_request", "a durable receiver needs a name or a group")
+        checks.flag("echo", self.echo)
         checks.whole("credit", self.credit, 0, limits.CREDIT_MAX)
         _timeouts(self.sent_timeout_ms, self.received_timeout_ms)
         if self.holding is not None:

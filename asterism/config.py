@@ -1,8 +1,9 @@
 """The broker's configuration: one typed value, from a TOML file and the environment.
 
 The names here are the names users see (``docs/configuration.md``): times in seconds, sizes in
-bytes. Whatever is wrong with a configuration is a ``ConfigError`` that names the key and where it
-was set. A variable that nobody knows ends nothing, as others may have set it: it is warned of.
+bytes. Each door brings a table of its own (``doors``). Whatever is wrong with a configuration is a
+``ConfigError`` that names the key and where it was set. A variable that nobody knows ends nothing,
+as others may have set it: it is warned of.
 """
 
 import re
@@ -10,16 +11,18 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Final, NamedTuple
+from functools import cache
+from typing import Any, Final, NamedTuple, TypeVar
 
 from asterism import checks
 from asterism.addresses_host import ADDRESS_VARIABLE, DEFAULT_ADDRESS, place_of
+from asterism.doors import Check, Door, Table, settings_of
+from asterism.doors_host import DoorError, doors
 from asterism.errors import PeerError
 from asterism.options import TOPIC_NAMES, milliseconds, topic_overrides, unknown
 from asterism.settings import DEFAULT_BOUNDS, Bounds, TopicSettings
+from asterism.variables import PREFIX, as_flag, as_seconds, as_text, as_whole, variable_of
 
-PREFIX: Final = "ASTERISM_"
-MQ_PREFIX: Final = "MQ_"  # of the variables that the HTTP door takes over from another service
 CONFIG_VARIABLE: Final = "ASTERISM_CONFIG"  # the path of the file, where none is given
 # Ours, but no settings of the broker: clients read the second, bin/test and bin/up the third.
 _OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, ADDRESS_VARIABLE, "ASTERISM_VENV"})
@@ -41,6 +44,7 @@ HELLO_MS_MIN: Final = 100
 HELLO_MS_MAX: Final = 600_000
 CONNECTIONS_MAX: Final = 1_000_000
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+_S = TypeVar("_S", bound=Table)
 
 
 class ConfigError(Exception):
@@ -148,7 +152,7 @@ def _grace(name: str, value: object) -> object:
     return value
 
 
-_CHECKS: Final[dict[str, Callable[[str, object], object]]] = {
+_CHECKS: Final[dict[str, Check]] = {
     "data_dir": _path,
     "stores": lambda name, value: checks.whole(name, value, 1, STORES_MAX),
     "workers": lambda name, value: checks.whole(name, value, 1, WORKERS_MAX),
@@ -199,15 +203,27 @@ class Config:
     min_free: int = 268_435_456
     max_snapshots: int = 256
     topic: TopicSettings = field(default_factory=TopicSettings)
+    doors: Mapping[str, Table] = field(default_factory=dict, hash=False)  # those that are set
 
     def __post_init__(self) -> None:
-        for name, check in _CHECKS.items():
+        to_check = [(check, name, getattr(self, name)) for name, check in _CHECKS.items()]
+        for door, table in self.doors.items():
+            for name, setting in settings_of(type(table)).items():
+                value = getattr(table, name)
+                if value is not None or not setting.may_be_none:
+                    to_check.append((setting.check, f"{door}.{name}", value))
+        for check, key, value in to_check:
             try:
-                check(name, getattr(self, name))
+                check(key, value)
             except PeerError as error:
                 raise ConfigError(error.detail) from None
         if not self.insecure:
             self.endpoints()
+
+    def door(self, door: Door[_S]) -> _S:
+        """The settings of a door, by its record."""
+        table = self.doors.get(door.name)
+        return table if isinstance(table, door.settings) else door.settings()
 
     def endpoints(self) -> tuple[Address, ...]:
         """What to bind: ``listen`` with an address for each name, which is checked here and now.
@@ -262,67 +278,50 @@ class Config:
 # --- every key, and how its value is read from a variable's text --------------------------------
 
 
-def _as_text(text: str) -> object:
-    return text
-
-
-def _as_flag(text: str) -> object:
-    return {"true": True, "false": False}.get(text, text)
-
-
-def _as_whole(text: str) -> object:
-    # What is not a number stays text: the check of the key then refuses it with the right words.
-    return int(text) if re.fullmatch(r"-?[0-9]{1,19}", text) else text
-
-
-def _as_seconds(text: str) -> object:
-    return float(text) if re.fullmatch(r"-?[0-9]{1,19}\.[0-9]{1,19}", text) else _as_whole(text)
-
-
 KEYS: Final[dict[str, Callable[[str], object]]] = {
-    "data_dir": _as_text,
-    "stores": _as_whole,
-    "workers": _as_whole,
-    "sync": _as_text,
-    "auto_create": _as_flag,
-    "max_topics": _as_whole,
-    "max_dedicated": _as_whole,
-    "max_receivers_per_topic": _as_whole,
-    "max_producers_per_topic": _as_whole,
-    "listen": _as_text,
-    "insecure": _as_flag,
-    "heartbeat": _as_seconds,
-    "restart_grace": _as_seconds,
-    "hello_timeout": _as_seconds,
-    "max_connections": _as_whole,
-    "max_requests": _as_whole,
-    "lanes": _as_flag,
-    "alert": _as_flag,
-    "log_level": _as_text,
-    "min_free": _as_whole,
-    "max_snapshots": _as_whole,
-    "topic.expect": _as_text,
-    "topic.max_receivers": _as_whole,
-    "topic.blocking": _as_flag,
-    "topic.overflow.size": _as_whole,
-    "topic.overflow.policy": _as_text,
-    "topic.concurrency": _as_whole,
-    "topic.unique": _as_flag,
-    "topic.draft_timeout": _as_seconds,
-    "topic.sent_timeout": _as_seconds,
-    "topic.received_timeout": _as_seconds,
-    "topic.max_attempts": _as_whole,
-    "topic.max_deliveries": _as_whole,
-    "topic.retry_backoff.min": _as_seconds,
-    "topic.retry_backoff.max": _as_seconds,
-    "topic.dead_letter": _as_text,
-    "topic.requeue": _as_text,
-    "topic.default_ttl": _as_seconds,
-    "topic.max_payload": _as_whole,
-    "topic.history": _as_text,
-    "topic.history_ttl": _as_seconds,
-    "topic.receipt_ttl": _as_seconds,
-    "topic.dedicated": _as_flag,
+    "data_dir": as_text,
+    "stores": as_whole,
+    "workers": as_whole,
+    "sync": as_text,
+    "auto_create": as_flag,
+    "max_topics": as_whole,
+    "max_dedicated": as_whole,
+    "max_receivers_per_topic": as_whole,
+    "max_producers_per_topic": as_whole,
+    "listen": as_text,
+    "insecure": as_flag,
+    "heartbeat": as_seconds,
+    "restart_grace": as_seconds,
+    "hello_timeout": as_seconds,
+    "max_connections": as_whole,
+    "max_requests": as_whole,
+    "lanes": as_flag,
+    "alert": as_flag,
+    "log_level": as_text,
+    "min_free": as_whole,
+    "max_snapshots": as_whole,
+    "topic.expect": as_text,
+    "topic.max_receivers": as_whole,
+    "topic.blocking": as_flag,
+    "topic.overflow.size": as_whole,
+    "topic.overflow.policy": as_text,
+    "topic.concurrency": as_whole,
+    "topic.unique": as_flag,
+    "topic.draft_timeout": as_seconds,
+    "topic.sent_timeout": as_seconds,
+    "topic.received_timeout": as_seconds,
+    "topic.max_attempts": as_whole,
+    "topic.max_deliveries": as_whole,
+    "topic.retry_backoff.min": as_seconds,
+    "topic.retry_backoff.max": as_seconds,
+    "topic.dead_letter": as_text,
+    "topic.requeue": as_text,
+    "topic.default_ttl": as_seconds,
+    "topic.max_payload": as_whole,
+    "topic.history": as_text,
+    "topic.history_ttl": as_seconds,
+    "topic.receipt_ttl": as_seconds,
+    "topic.dedicated": as_flag,
 }
 TABLES: Final = ("topic", "topic.overflow", "topic.retry_backoff")
 # Their default is none, so that to set one to none is to forget what was set before.
@@ -339,20 +338,37 @@ MAY_BE_NONE: Final = frozenset(
 )
 
 
-def variable_of(key: str) -> str:
-    """The environment variable that overrides a key."""
-    return PREFIX + key.upper().replace(".", "__")
+class _Known(NamedTuple):
+    """Everything that may be set, doors and all."""
+
+    keys: Mapping[str, Callable[[str], object]]  # how the text of its variable is read
+    tables: tuple[str, ...]
+    may_be_none: frozenset[str]
+    variables: Mapping[str, str]  # the key of each
 
 
-_VARIABLES: Final = {variable_of(key): key for key in (*KEYS, *MAY_BE_NONE)}
-# Global settings by the names of the service whose interface the HTTP door has. Ours win.
-_MQ_VARIABLES: Final = {
-    "MQ_UNIQUE": "topic.unique",
-    "MQ_DRAFTING_TIMEOUT": "topic.draft_timeout",
-    "MQ_ORDERED_TIMEOUT": "topic.sent_timeout",
-    "MQ_ACTIVE_TIMEOUT": "topic.received_timeout",
-    "MQ_CONCURRENCY": "topic.concurrency",
-}
+def _known() -> _Known:
+    return _known_with(tuple(_doors().values()))
+
+
+def _doors() -> Mapping[str, Door[Any]]:
+    try:
+        return doors()
+    except DoorError as error:
+        raise ConfigError(str(error)) from None
+
+
+@cache
+def _known_with(found: tuple[Door[Any], ...]) -> _Known:
+    keys, may_be_none = dict(KEYS), set(MAY_BE_NONE)
+    for door in found:
+        for name, setting in settings_of(door.settings).items():
+            keys[door.key(name)] = setting.read
+            if setting.may_be_none:
+                may_be_none.add(door.key(name))
+    variables = {variable_of(key): key for key in (*keys, *may_be_none)}
+    tables = (*TABLES, *(door.name for door in found))
+    return _Known(keys, tables, frozenset(may_be_none), variables)
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -403,20 +419,25 @@ def from_mapping(
 ) -> Config:
     """The configuration in a nested map, under what the environment overrides."""
     given: dict[str, _Given] = {}
+    environ = environ or {}
+    known = _known()
     for key, value in _leaves("", values, source):
         _put(given, key, _Given(value, source))
-    for variable, key in _MQ_VARIABLES.items():
-        if text := (environ or {}).get(variable):
-            _put(given, key, _Given(KEYS[key](text), variable))
-    for variable, text in sorted((environ or {}).items()):
-        if variable in _VARIABLES:
-            key = _VARIABLES[variable]
+    for door in _doors().values():
+        for variable in door.customary:
+            if text := environ.get(variable):
+                _put(given, *_customary(door, variable, text, given))
+    for variable, text in sorted(environ.items()):
+        if variable in known.variables:
+            key = known.variables[variable]
             _put(given, key, _Given(_from_variable(key, variable, text), variable))
     own: dict[str, Any] = {}
     for key, check in _CHECKS.items():
         if key in given:
             own[key] = _checked(check, key, given[key])
-    return Config(**own, topic=_topic(given))
+    tables = {door.name: _table(door, given) for door in _doors().values()}
+    set_ones = {name: table for name, table in tables.items() if table is not None}
+    return Config(**own, topic=_topic(given), doors=set_ones)
 
 
 def _leaves(table: str, values: object, source: str) -> Iterator[tuple[str, object]]:
@@ -424,30 +445,59 @@ def _leaves(table: str, values: object, source: str) -> Iterator[tuple[str, obje
     if not isinstance(values, Mapping):
         what = table or "a configuration"
         raise ConfigError(f"{source}: {what} must be a table, not {checks.shown(values)}")
-    if not values and table in MAY_BE_NONE:
+    known = _known()
+    if not values and table in known.may_be_none:
         raise ConfigError(f"{source}: {table} is empty; set what is in it, or leave it out")
     prefix = f"{table}." if table else ""
-    known = [key.removeprefix(prefix) for key in (*KEYS, *TABLES) if key.startswith(prefix)]
+    all_keys = (*known.keys, *known.tables)
+    names = [key.removeprefix(prefix) for key in all_keys if key.startswith(prefix)]
     for name, value in values.items():
-        if type(name) is not str or "." in name or name not in known:
+        if type(name) is not str or "." in name or name not in names:
             where = f"setting in {table}" if table else "setting"
-            raise ConfigError(f"{source}: {unknown(where, name, known)}")
+            raise ConfigError(f"{source}: {unknown(where, name, names)}")
         key = prefix + name
-        if key in TABLES and not (value is None and key in MAY_BE_NONE):
+        if key in known.tables and not (value is None and key in known.may_be_none):
             yield from _leaves(key, value, source)
         else:
             yield key, value
 
 
 def _from_variable(key: str, variable: str, text: str) -> object:
-    if text == "" and key in MAY_BE_NONE:
+    known = _known()
+    if text == "" and key in known.may_be_none:
         return None
-    if key in TABLES:
+    if key in known.tables:
         inner = ", ".join(variable_of(name) for name in KEYS if name.startswith(f"{key}."))
         raise ConfigError(
             f"{variable}: {key} is a table; set {inner}, or leave this empty for none"
         )
-    return KEYS[key](text)
+    return known.keys[key](text)
+
+
+def _customary(
+    door: Door[Any], variable: str, text: str, given: Mapping[str, _Given]
+) -> tuple[str, _Given]:
+    """The key that a customary variable of a door sets, and its value."""
+    name, change = door.customary[variable]
+    key = name if name.startswith("topic.") else door.key(name)
+    if change is None:
+        return key, _Given(_known().keys[key](text), variable)
+    setting = settings_of(door.settings)[name]
+    before = getattr(door.settings(), name)
+    if key in given:
+        before = _checked(setting.check, key, given[key])
+    return key, _Given(change(text, before), variable)
+
+
+def _table(door: Door[_S], given: Mapping[str, _Given]) -> _S | None:
+    """The settings of a door, or none where they are the defaults."""
+    own = {
+        name: _checked(setting.check, door.key(name), given[door.key(name)])
+        for name, setting in settings_of(door.settings).items()
+        if door.key(name) in given
+    }
+    usual, table = door.settings(), door.settings(**own)
+    return table if table != usual else None
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
@@ -455,13 +505,13 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
     A misspelt one is among them, and what Kubernetes sets for a Service named asterism.
     """
-    known = _VARIABLES.keys() | _OTHER_VARIABLES
+    known = _known().variables.keys() | _OTHER_VARIABLES
     return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
 
 
 def warning_of(environ: Mapping[str, str]) -> str:
     """One line on the variables that are not known, and which may have been meant; else nothing."""
-    known = [name.removeprefix(PREFIX) for name in (*_VARIABLES, *_OTHER_VARIABLES)]
+    known = [name.removeprefix(PREFIX) for name in (*_known().variables, *_OTHER_VARIABLES)]
     named = []
     for variable in unknown_variables(environ):
         # Without the prefix: all of them would be near each other with it.
@@ -473,14 +523,14 @@ def warning_of(environ: Mapping[str, str]) -> str:
 
 def _put(given: dict[str, _Given], key: str, latest: _Given) -> None:
     """Sets a key over what was set before; none takes everything beneath the key with it."""
-    if latest.value is None and key in MAY_BE_NONE:
+    if latest.value is None and key in _known().may_be_none:
         for name in [name for name in given if name == key or name.startswith(f"{key}.")]:
             del given[name]
     else:
         given[key] = latest
 
 
-def _checked(check: Callable[[str, object], object], key: str, given: _Given) -> object:
+def _checked(check: Check, key: str, given: _Given) -> Any:
     try:
         return check(key, given.value)
     except PeerError as error:

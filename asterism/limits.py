@@ -77,6 +77,9 @@ FULL_RETRY_MS: Final = 10_000  # the hint of busy where somebody has to delete s
 SEQUENCES_RESERVED: Final = 65_536  # given before the next reserve is synced; skipped by a restart
 SEQUENCES_SKIPPED: Final = 100_000_000  # once, by a topic that had no reserve yet
 
+# --- addresses ----------------------------------------------------------------------------------
+PORT_MAX: Final = 65_535  # of TCP; an address with another is refused where it is set
+
 
 def window_of(windows: int) -> int:
     """How many deliveries one of so many windows may hold: they share ``WINDOWS_MAX``."""

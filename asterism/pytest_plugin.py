@@ -21,7 +21,7 @@ TEST_NAME_MAX = 60  # characters of a test's name that a topic has
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of the broker, in ``pytest.ini`` or ``[tool.pytest.ini_options]``."""
-    parser.addini("asterism_doors", "doors that asterism_broker opens, such as http", type="args")
+    parser.addini("asterism_doors", "doors that asterism_broker opens, by name", type="args")
     parser.addini("asterism_workers", "how many workers asterism_broker has", default="2")
     parser.addini(
         "asterism_config",

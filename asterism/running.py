@@ -21,24 +21,23 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from asterism.config import CONFIG_VARIABLE, Config, load, unknown_variables, variable_of
+from asterism import doors_host
+from asterism.config import CONFIG_VARIABLE, Config, load, unknown_variables
+from asterism.doors import Door
+from asterism.doors_host import DoorError, is_installed
 from asterism.files_host import make_folder, open_lock, open_private
 from asterism.process_host import ADDRESS_TAKEN, is_ours, plain, read_run_file
+from asterism.variables import variable_of
 
 FRONTEND: Final = "frontend"
 INTERESTS: Final = "interests"
 WORKER: Final = "worker"
-KINDS: Final = (FRONTEND, INTERESTS, WORKER)
-# Each is a module of asterism.gateways. Like any process, a door writes a file of its name into the
-# run folder when it is ready; the addresses in it are what ``up`` shows and ``testing.Broker`` has:
-# ``url`` in http.json is ``broker.http_url``.
-DOORS: Final = ("http", "nats", "moonmq", "pubsub")
-_NEEDS: Final = {"http": "uvicorn"}  # what a door cannot do without
+KINDS: Final = (FRONTEND, INTERESTS, WORKER)  # all others are doors
 
 READY_S: Final = 30  # until a process must be ready; a worker may have much to recover
 STOP_S: Final = 15  # for a process to end when it was asked to; then it is killed
@@ -69,7 +68,7 @@ class Program(NamedTuple):
     arguments: tuple[str, ...] = ()
 
 
-def programs_of(workers: int, doors: tuple[str, ...] = ()) -> list[Program]:
+def programs_of(workers: int, doors: Iterable[Door[Any]] = ()) -> list[Program]:
     """Everything that runs in a broker with so many workers, and these doors."""
     return [
         Program(FRONTEND, FRONTEND, "asterism.router"),
@@ -78,32 +77,31 @@ def programs_of(workers: int, doors: tuple[str, ...] = ()) -> list[Program]:
             Program(WORKER, f"worker-{number}", "asterism.actors", ("--worker", str(number)))
             for number in range(workers)
         ),
-        *(Program(door, door, f"asterism.gateways.{door}") for door in doors),
+        *(Program(door.name, door.name, door.module) for door in doors),
     ]
 
 
-def is_installed(door: str) -> bool:
-    """Whether the module of a door is there, and what it needs."""
-    try:
-        needed = (f"asterism.gateways.{door}", _NEEDS.get(door, "asterism"))
-        return all(find_spec(name) is not None for name in needed)
-    except ModuleNotFoundError:
-        return False
-
-
-def check_doors(doors: tuple[str, ...]) -> None:
-    """Refuses a door that does not exist, or that is not installed."""
-    for door in doors:
-        if door not in DOORS:
-            raise StartError(f"there is no door {door!r}: the doors are {', '.join(DOORS)}")
-        if not is_installed(door):
-            has_module = find_spec(f"asterism.gateways.{door}") is not None
-            to_do = (
-                f"Install what it needs, python -m pip install 'asterism[{door}]', or leave it out."
-                if has_module
-                else f"This version of asterism has no asterism.gateways.{door}: leave it out."
+def checked_doors(names: Iterable[str]) -> list[Door[Any]]:
+    """The doors of these names; refuses one that does not exist, or that is not installed."""
+    known, found = all_doors(), []
+    for name in names:
+        if name not in known:
+            raise StartError(f"there is no door {name!r}: the doors are {', '.join(known)}")
+        if not is_installed(known[name]):
+            raise StartError(
+                f"the door {name!r} is not installed. Install what it needs, "
+                f"{known[name].install}, or leave it out."
             )
-            raise StartError(f"the door {door!r} is not installed. {to_do}")
+        found.append(known[name])
+    return found
+
+
+def all_doors() -> Mapping[str, Door[Any]]:
+    """Every door that there is, by its name."""
+    try:
+        return doors_host.doors()
+    except DoorError as error:
+        raise StartError(str(error)) from None
 
 
 def check_installed() -> None:
@@ -267,7 +265,7 @@ class Processes:
         may_leave_out: bool = False,
     ) -> None:
         check_installed()
-        check_doors(doors)
+        self._records = {door.name: door for door in checked_doors(doors)}
         self.config: Config = load(None, environ)
         self.data_dir = Path(self.config.data_dir).absolute()
         self.run_folder = self.data_dir / "run"
@@ -281,7 +279,7 @@ class Processes:
         self._may_leave_out = may_leave_out
         self._children = [
             _Child(program, self.run_folder, log_folder and log_folder / f"{program.name}.log")
-            for program in programs_of(self.config.workers, doors)
+            for program in programs_of(self.config.workers, self._records.values())
         ]
         self._changed = threading.Condition()
         self._stopping = False
@@ -319,10 +317,10 @@ class Processes:
             return found
 
     @property
-    def doors(self) -> tuple[str, ...]:
+    def doors(self) -> tuple[Door[Any], ...]:
         """The doors that were not left out."""
         return tuple(
-            child.program.name
+            self._records[child.program.name]
             for child in self._children
             if child.program.kind not in KINDS and not child.is_left_out
         )
@@ -531,16 +529,12 @@ class Processes:
 
     def _environ_of(self, child: _Child) -> dict[str, str]:
         """Who took a free port takes the same again: its clients look for it there."""
-        if not child.was_ready:
+        listen = child.said().get("listen") if child.was_ready else None
+        if not isinstance(listen, str):
             return self._environ
-        if child.program.kind == FRONTEND:
-            listen = child.said().get("listen")
-            if isinstance(listen, str):
-                return {**self._environ, variable_of("listen"): listen}
-        if child.program.kind == "http" and self._environ.get("MQ_PORT") == "0":
-            port = str(child.said().get("url", "")).rpartition(":")[2]
-            return {**self._environ, "MQ_PORT": port or "0"}
-        return self._environ
+        door = self._records.get(child.program.kind)
+        key = door.listen_key if door is not None else "listen"
+        return {**self._environ, variable_of(key): listen}
 
     def _pause(self, now: float) -> float:
         """How long nothing needs to be done, as long as nothing ends."""

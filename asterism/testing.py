@@ -17,9 +17,11 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import asterism
-from asterism.config import CONFIG_VARIABLE, MQ_PREFIX, PREFIX, ConfigError, unknown_variables
-from asterism.running import DOORS, READY_S, Processes, StartError, check_doors
+from asterism.config import CONFIG_VARIABLE, ConfigError, unknown_variables
+from asterism.running import READY_S, Processes, StartError, all_doors, checked_doors
+from asterism.variables import PREFIX
 
+ANY_PORT: Final = "127.0.0.1:0"
 STOP_S: Final = 5  # nothing of it is kept, so nobody need wait long for a clean end
 
 __all__ = ["Broker", "StartError"]
@@ -33,8 +35,8 @@ class Broker:
     """A whole broker, from entering the context to leaving it.
 
     ``config`` is what a configuration file would say, ``env`` are environment variables, which win
-    over it. Nothing is taken from the variables of this process whose names begin with ASTERISM_
-    or MQ_. Every door takes a free port.
+    over it. Of the variables of this process nothing is taken that would configure a broker or a
+    door. Every door takes a free port.
     With ``keep`` the folder stays when the broker has gone.
     """
 
@@ -47,7 +49,7 @@ class Broker:
         keep: bool = False,
     ) -> None:
         self._doors = (doors,) if isinstance(doors, str) else tuple(doors)
-        check_doors(self._doors)
+        checked_doors(self._doors)
         for name, text in (env or {}).items():
             if not isinstance(text, str):
                 kind = type(text).__name__
@@ -55,6 +57,10 @@ class Broker:
         if wrong := unknown_variables(env or {}):
             raise ConfigError(f"there is no variable {', '.join(wrong)}")
         self._config = {"workers": workers, "listen": "tcp://127.0.0.1:0", **(config or {})}
+        for door in self._doors:
+            table = self._config.get(door) or {}
+            if isinstance(table, Mapping):  # whatever else it is, it is refused by its name
+                self._config[door] = {"listen": ANY_PORT, **table}
         self._env = dict(env or {})
         self._keep = keep
         self._folder: Path | None = None
@@ -70,12 +76,13 @@ class Broker:
         try:
             file = self._folder / "asterism.toml"
             file.write_text(toml({"data_dir": str(self._folder / "data"), **self._config}))
+            customary = {name for door in all_doors().values() for name in door.customary}
             kept = {
                 name: text
                 for name, text in os.environ.items()
-                if not name.startswith((PREFIX, MQ_PREFIX))
+                if not name.startswith(PREFIX) and name not in customary
             }
-            environ = {**kept, "MQ_PORT": "0", CONFIG_VARIABLE: str(file), **self._env}
+            environ = {**kept, CONFIG_VARIABLE: str(file), **self._env}
             processes = Processes(environ, self._doors, self._folder / "log")
             processes.start()
         except BaseException:
@@ -142,9 +149,9 @@ class Broker:
         return self._running.said(name)
 
     def __getattr__(self, name: str) -> Any:
-        """``http_url``, ``nats_url``, ``moonmq_address``, …: what a door says of itself."""
+        """A door's name, ``_`` and ``url``, ``address`` or another thing that it says of itself."""
         door, _, field = name.partition("_")
-        if door in DOORS and field:
+        if door and field and door in all_doors():
             said = self.door(door)
             if field in said:
                 return said[field]

@@ -98,8 +98,12 @@ class InterestTrie(Generic[Receiver]):
 
     def add(self, interest: str, receiver: Receiver) -> bool:
         """Whether the pair is new. ``bad_interest`` changes nothing."""
+        return self.add_segments(split_interest(interest), receiver)
+
+    def add_segments(self, segments: tuple[str, ...], receiver: Receiver) -> bool:
+        """``add`` for a caller that has split its interest, by whatever rules."""
         node = self._root
-        for segment in split_interest(interest):
+        for segment in segments:
             node = node.child(segment) or node.attach(segment)
         if node.receivers is None:
             node.receivers = set()
@@ -111,9 +115,13 @@ class InterestTrie(Generic[Receiver]):
 
     def remove(self, interest: str, receiver: Receiver) -> bool:
         """Whether the pair was there. ``bad_interest`` changes nothing."""
+        return self.remove_segments(split_interest(interest), receiver)
+
+    def remove_segments(self, segments: tuple[str, ...], receiver: Receiver) -> bool:
+        """``remove`` for a caller that has split its interest."""
         node = self._root
         path: list[tuple[_Node[Receiver], str]] = []
-        for segment in split_interest(interest):
+        for segment in segments:
             path.append((node, segment))
             child = node.child(segment)
             if child is None:

@@ -377,6 +377,29 @@ class Node(Connection):
         if not waiters:
             self._overhearing.pop(producer, None)
 
+    def forward(self, receipt: Receipt, messages: Sequence[tuple[bytes, bytes]], size: int) -> bool:
+        """Publishes messages whose headers are encoded already, if there is room for them now.
+
+        For doors, which make many headers and keep order by themselves. ``receipt`` is one for all
+        of them, on their topic; ``size`` is that of headers and payloads together.
+        """
+        self._check_open()
+        count = len(messages)
+        if self._crowd or not self._session.admits(count, size, receipt.receipt):
+            return False
+        ids = self._ids.take(count, clock_ms())
+        packed = [(number, *message) for number, message in zip(ids, messages, strict=True)]
+        self._session.publish(receipt, 0, packed, size)
+        self._flush()
+        return True
+
+    async def pass_through(self, topic: str, *, timeout: float | None = TIMEOUT) -> None:
+        """Returns when the topic has handled all that this client sent to it before.
+
+        All that the topic sent to this client until then is in its inboxes.
+        """
+        await self._ask_topic(Verb.CANCEL_WAIT, topic, (0,), timeout)
+
     def _is_frame_full(self) -> bool:
         session = self._session
         return session.unsent_messages >= FLUSH_MESSAGES or session.unsent_bytes >= FLUSH_BYTES
@@ -443,6 +466,7 @@ class Node(Connection):
         received_timeout: float | None = None,
         max_lease: float | EllipsisType | None = ...,
         auto_ack: bool = False,
+        echo: bool = True,
         timeout: float | None = TIMEOUT,
     ) -> Inbox:
         """Subscribes to what matches one of the interests, by default to everything.
@@ -454,7 +478,8 @@ class Node(Connection):
         is quick enough for. It keeps each for up to ``max_lease`` seconds, however long the work
         takes (``None``: for ever; 0: no longer than the deadlines of the topic; left out: as
         ``connect`` was told). With ``auto_ack`` a delivery is reported processed as it is handed
-        out, for a consumer that only looks.
+        out, for a consumer that only looks. Without ``echo``, online messages that this very
+        client publishes do not come here.
         """
         self._check_open()
         arguments.interests(interests)
@@ -468,6 +493,7 @@ class Node(Connection):
             sent_timeout_ms=_timeout_ms("sent_timeout", sent_timeout),
             received_timeout_ms=_timeout_ms("received_timeout", received_timeout),
             max_lease_ms=lease_ms("max_lease", self._max_lease if max_lease is ... else max_lease),
+            echo=echo,
         )
         inbox = Inbox(self, subscription, auto_ack)
         joining = self._loop.create_future()

@@ -87,6 +87,7 @@ class Subscription:
         sent_timeout_ms: int | None = None,
         received_timeout_ms: int | None = None,
         max_lease_ms: int | None = MAX_LEASE_MS,
+        echo: bool = True,
     ) -> None:
         self.topic = topic
         self.topic_bytes = topic.encode()
@@ -95,6 +96,7 @@ class Subscription:
         self.name = name
         self.group = group
         self.durable = durable
+        self.echo = echo
         self.adaptive = AdaptiveCredit() if credit is None else None
         self.credit = CREDIT_FIRST if credit is None else credit
         self.leases = Leases(max_lease_ms)
@@ -127,6 +129,8 @@ class Subscription:
         fields = (self.endpoint, self.interests, self.name, self.group, self.durable)
         holding: tuple[object, ...] = ()
         self.named = {}
+        # A broker that does not know of it is not told what it does by itself.
+        echo = () if self.echo else (False,)
         if self.sessions:
             self.named = self._holding()
             holding = ((tuple(self.sessions), list(self.named), list(self.named.values())),)
@@ -136,7 +140,9 @@ class Subscription:
             credit = min(len(self.named), self.credit)
             later = self._credit_for_return() - credit
         self._note_session(session)
-        return pack_body((*fields, credit, *self.timeouts, *holding)), max(later, 0)
+        if echo and not holding:
+            holding = (None,)
+        return pack_body((*fields, credit, *self.timeouts, *holding, *echo)), max(later, 0)
 
     def _holding(self) -> dict[int, int]:
         """All that it holds and has not finished, as far as the broker knows; the newest of it."""

@@ -32,15 +32,14 @@ def _run(given: list[str]) -> int:
         given.insert(1, "create")
     from asterism.cli.arguments import parser
 
-    options = parser().parse_args(given)
+    options = parser(with_doors="up" in given).parse_args(given)
     from asterism.config import ConfigError, warning_of
     from asterism.errors import PeerError
     from asterism.sdk.arguments import ARGUMENT_ERRORS, refusal_of
 
-    if "config" in options and (warning := warning_of(os.environ)):
-        output.warn(f"{PROGRAM}: {warning}")
-
     try:
+        if "config" in options and (warning := warning_of(os.environ)):
+            output.warn(f"{PROGRAM}: {warning}")
         module = importlib.import_module(f"asterism.cli.{options.module}")
         return int(getattr(module, options.function)(options))
     except (PeerError, *ARGUMENT_ERRORS) as error:

@@ -1,15 +1,17 @@
 """Every command of ``asterism`` and its arguments. Building this imports nothing of the broker."""
 
 import argparse
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from importlib.util import find_spec
-from typing import IO, Any, NamedTuple, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from asterism import __version__
-from asterism.addresses_host import PORT_MAX
+from asterism.cli import output
+
+if TYPE_CHECKING:
+    from asterism.doors import Door, Listen
 
 _EXIT_CODES = """\
 exit codes: 0 done, 1 refused or failed, 2 wrong use or configuration, 3 no broker answers,
@@ -70,8 +72,11 @@ class _Part(argparse.ArgumentParser):
         self._command.print_help(file)
 
 
-def parser() -> Parser:
-    """The parser of the whole command line; what it returns names a module and a function."""
+def parser(with_doors: bool = True) -> Parser:
+    """The parser of the whole command line; what it returns names a module and a function.
+
+    To look for doors takes time, and ``up`` alone has options of them.
+    """
     whole = Parser(
         prog="asterism",
         description="A durable message broker, from the command line.",
@@ -80,7 +85,7 @@ def parser() -> Parser:
     )
     whole.add_argument("--version", action="version", version=f"asterism {__version__}")
     commands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_up(commands)
+    _add_up(commands, _doors() if with_doors else ())
     _add_status(commands)
     _add_topic(commands)
     _add_pub(commands)
@@ -96,6 +101,15 @@ def parser() -> Parser:
     if find_spec("asterism.cli.bench") is not None:
         commands.add_parser("bench", help="measure a broker", add_help=False)
     return whole
+
+
+def _doors() -> "Iterable[Door[Any]]":
+    from asterism.doors_host import DoorError, doors  # other commands do without
+
+    try:
+        return doors().values()
+    except DoorError as error:
+        raise output.CommandError(str(error), output.WRONG_USE) from None
 
 
 def add_command(commands: Any, name: str, target: str, help: str, description: str = "") -> Parser:
@@ -204,23 +218,19 @@ def _age(text: str) -> float:
 # --- the broker itself ----------------------------------------------------------------------------
 
 
-class Door(NamedTuple):
-    """Where a door listens."""
+def _listen_of(text: str) -> "Listen":
+    """A port, or a host and a port."""
+    from asterism.doors import read_listen
 
-    host: str | None
-    port: int
-
-
-def _http(text: str) -> Door:
-    found = re.fullmatch(r"(?:(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):)?([0-9]{1,5})", text)
-    if found is None or int(found[2]) > PORT_MAX:
+    try:
+        return read_listen(text)
+    except ValueError:
         raise argparse.ArgumentTypeError(
             f"must be a port, or a host and a port as 127.0.0.1:8080, not {text!r}"
-        )
-    return Door(found[1] and found[1].strip("[]"), int(found[2]))
+        ) from None
 
 
-def _add_up(commands: Any) -> None:
+def _add_up(commands: Any, doors: "Iterable[Door[Any]]") -> None:
     up = add_command(
         commands,
         "up",
@@ -231,21 +241,28 @@ def _add_up(commands: Any) -> None:
     )
     add_configuration(up)
     up.add_argument("--listen", metavar="ADDRESS", help="where clients connect (listen)")
-    http = up.add_mutually_exclusive_group()
-    http.add_argument(
-        "--http",
-        metavar="PORT",
-        type=_http,
-        help="the HTTP door's port, or host and port, as 127.0.0.1:8080 (MQ_HOST, MQ_PORT)",
-    )
-    http.add_argument("--no-http", action="store_true", help="run without the HTTP door")
+    for door in doors:
+        of_door = up.add_mutually_exclusive_group()
+        of_door.add_argument(
+            f"--{door.name}",
+            metavar="PORT",
+            type=_listen_of,
+            help=f"the {door.title} door's port, or host and port, as 127.0.0.1:8080 "
+            f"({door.listen_key})",
+        )
+        of_door.add_argument(
+            f"--no-{door.name}", action="store_true", help=f"run without the {door.title} door"
+        )
     up.add_argument("--workers", metavar="N", type=count_above_0, help="worker processes (workers)")
     up.add_argument("--logs", action="store_true", help="log here, not into files")
 
 
 def _add_status(commands: Any) -> None:
     status = add_command(
-        commands, "status", "status.run", "show every process: uptime, memory, rates"
+        commands,
+        "status",
+        "status.run",
+        "show every process: uptime, memory, rates; and the clients of doors",
     )
     _connected(status)
     status.add_argument(

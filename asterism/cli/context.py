@@ -10,9 +10,10 @@ from pathlib import Path
 import asterism
 from asterism.addresses_host import address_in, checked_address
 from asterism.cli import output
-from asterism.config import Config, load, variable_of
+from asterism.config import Config, load
 from asterism.process_host import is_ours, read_run_file
 from asterism.running import FRONTEND
+from asterism.variables import variable_of
 
 
 def configuration(options: argparse.Namespace) -> Config:

@@ -23,10 +23,13 @@ import asterism
 from asterism.cli import output
 from asterism.cli.context import address_of
 from asterism.cli.status import ask_all, doors_in
-from asterism.config import Address, Config, ConfigError, load, variable_of
+from asterism.config import Address, Config, ConfigError, load
+from asterism.doors import Door
+from asterism.doors_host import is_installed
 from asterism.files_host import kept_private, room_of
 from asterism.process_host import STORES_FILE, read_run_file, read_store_count
-from asterism.running import DOORS, is_installed, programs_of, running_names
+from asterism.running import all_doors, programs_of, running_names
+from asterism.variables import variable_of
 
 PART_FREE_MIN: Final = 0.05
 BYTES_FREE_MIN: Final = 1 << 30
@@ -314,15 +317,28 @@ def _processes(config: Config, folder: Path, running: dict[str, int]) -> Finding
 
 
 def _doors(folder: Path, running: dict[str, int]) -> Findings:
-    """Which doors are open; one that is not may have been left out."""
-    for door in filter(is_installed, DOORS):
-        names = doors_in(running, door)
+    """Which doors are open, and well; one that is not open may have been left out."""
+    for door in filter(is_installed, all_doors().values()):
+        names = doors_in(running, door.name)
         for name in names:
-            url = read_run_file(folder / "run", name).get("url", "")
-            yield Finding(f"door {name}", GOOD, f"{url} ({running[name]})")
+            said = read_run_file(folder / "run", name)
+            what = f"{said.get(door.shows, '')} ({running[name]})"
+            problem = _problem(door, said)
+            if problem is None:
+                yield Finding(f"door {name}", GOOD, what)
+            else:
+                to_do = "Look into its log; restart it if that says nothing."
+                yield Finding(f"door {name}", WRONG, f"{what}: {problem}", to_do)
         if not names:
             to_do = "If it was not left out, look into its log."
-            yield Finding(f"door {door}", NOTE, "does not run", to_do)
+            yield Finding(f"door {door.name}", NOTE, "does not run", to_do)
+
+
+def _problem(door: Door[Any], said: dict[str, Any]) -> str | None:
+    try:
+        return door.health(said, ANSWER_S)
+    except Exception as error:  # the door may be of others; what else was found is still told
+        return f"its health check ends by {error!r}"
 
 
 def _answers(address: str) -> Findings:
@@ -361,14 +377,17 @@ def _closed_stores(status: dict[str, Any]) -> Findings:
 def _ports(config: Config, running: dict[str, int]) -> Findings:
     """Whether a broker could listen where it is told to."""
     yield from _port(config)
-    if is_installed("http") and not doors_in(running, "http"):
-        from asterism.gateways.http.server import listener
+    from asterism.gateways.process import listener
 
+    for door in filter(is_installed, all_doors().values()):
+        if doors_in(running, door.name):
+            continue
         try:
-            listener(config, os.environ).close()
+            listener(config, door).close()
         except ConfigError as error:
             what, _, to_do = str(error).partition(". ")
-            yield Finding("door http", WRONG, what, to_do or "Correct it; docs/http.md.")
+            to_do = to_do or "Correct it; docs/configuration.md."
+            yield Finding(f"door {door.name}", WRONG, what, to_do)
 
 
 def _port(config: Config) -> Findings:

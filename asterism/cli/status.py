@@ -1,12 +1,13 @@
-"""``asterism status``: every process of a broker, as it says of itself.
+"""``asterism status``: every process of a broker, as it says of itself, and who is connected.
 
 A door says nothing by the broker: of those in the data folder on this machine, the system tells.
+Its clients it is asked for by the function that its record has for that.
 """
 
 import argparse
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,9 +15,11 @@ import asterism
 from asterism.cli import context, output
 from asterism.config import ConfigError
 from asterism.process_host import read_run_file
-from asterism.running import DOORS, FRONTEND, running_names
+from asterism.running import FRONTEND, all_doors, running_names
 
 NO_ANSWER: Final = "does not answer; it is being restarted, or its log says why"
+CLIENTS_SHOWN_MAX: Final = 100  # of a door, to people; --json has all of them
+NAME_SHOWN_MAX: Final = 64  # characters of a client's name, to people
 
 
 def run(options: argparse.Namespace) -> int:
@@ -27,7 +30,10 @@ def run(options: argparse.Namespace) -> int:
         processes = ask_all(node, options.timeout)
         for name, status in processes.items():
             status["rates"] = rates(before.get(name, {}), status, seconds)
-    processes |= _doors_of(options, node.address)
+    here = _doors_of(options, node.address)
+    for status in here.values():
+        status |= clients_of(status, None if options.json else CLIENTS_SHOWN_MAX, options.timeout)
+    processes |= here
     if options.json:
         output.say_json({"address": node.address, "processes": processes})
     else:
@@ -35,7 +41,11 @@ def run(options: argparse.Namespace) -> int:
         output.say(as_table(processes))
         for line in stores_away(processes):
             output.say(line)
-    missing = [name for name, status in processes.items() if "problem" in status]
+        for name, status in here.items():
+            for line in clients_as_lines(name, status):
+                output.say(line)
+    unwell = {"problem", "clients_problem"}
+    missing = [name for name, status in processes.items() if status.keys() & unwell]
     return output.REFUSED if missing or stores_away(processes) else output.DONE
 
 
@@ -74,18 +84,59 @@ def ask_all(node: asterism.BlockingNode, timeout_s: float) -> dict[str, dict[str
 
 
 def doors_in(names: Iterable[str], door: str) -> list[str]:
-    """Those processes of a kind of door: there may be several, called http and http-…"""
+    """The processes of a door: there may be several, with its name and with more behind it."""
     return [name for name in names if name == door or name.startswith(f"{door}-")]
 
 
 def doors(run_folder: Path) -> dict[str, dict[str, Any]]:
     """The doors that run by this run folder, and what the system knows of them."""
     running = running_names(run_folder)
-    found = {}
-    for name in (name for door in DOORS for name in doors_in(running, door)):
-        said = read_run_file(run_folder, name)
-        found[name] = {"process": name, **said, **of_system(running[name]), "rates": {}}
+    found: dict[str, dict[str, Any]] = {}
+    for door in all_doors().values():
+        for name in doors_in(running, door.name):
+            said = read_run_file(run_folder, name)
+            system = of_system(running[name])
+            where = said.get(door.shows)
+            own = {"process": name, "door": door.name}
+            found[name] = {**own, **said, "where": where, **system, "rates": {}}
     return found
+
+
+def clients_of(status: Mapping[str, Any], most: int | None, timeout_s: float) -> dict[str, Any]:
+    """Who is connected to a process of a door, so many at most; nothing of one that never tells."""
+    try:
+        told = all_doors()[status["door"]].clients(status, most, timeout_s)
+    except OSError as error:
+        return {"clients_problem": str(error) or type(error).__name__}
+    if told is None:
+        return {}
+    return {"clients_total": told.total, "clients": [each._asdict() for each in told.listed]}
+
+
+def clients_as_lines(name: str, status: Mapping[str, Any]) -> Iterator[str]:
+    """The clients of a process of a door, for people."""
+    if "clients_problem" in status:
+        yield f"\nclients of {name}: not known: {status['clients_problem']}"
+    elif status.get("clients"):
+        total, listed = status["clients_total"], status["clients"][:CLIENTS_SHOWN_MAX]
+        yield f"\nclients of {name}: {total:,}"
+        head = ["name", "address", "subscriptions", "messages in", "messages out"]
+        numbers = ("subscriptions", "messages_in", "messages_out")
+        yield output.table(
+            head,
+            [
+                [
+                    each["name"][:NAME_SHOWN_MAX] or None,
+                    each["address"],
+                    *(f"{each[key]:,}" for key in numbers),
+                ]
+                for each in listed
+            ],
+        )
+        if total > len(listed):
+            yield f"and {total - len(listed):,} more"
+    elif "clients_total" in status:
+        yield f"\nclients of {name}: none"
 
 
 def of_system(pid: int) -> dict[str, int]:
@@ -142,7 +193,7 @@ def _doing(status: dict[str, Any]) -> str:
     """What a process does: its rates, behind the topic that it is for, or where a door is."""
     shown = [f"{what} {output.shown_rate(rate)}" for what, rate in status["rates"].items()]
     whose = [f"topic {status['topic']}"] if "topic" in status else []
-    where = [str(status["url"])] if "url" in status else []
+    where = [str(status["where"])] if status.get("where") else []
     disk = status.get("disk") or {}
     free = output.shown_bytes(disk.get("free_bytes", 0))
     held = [f"publishing is held: {free} free"] if disk.get("publishing_held") else []

@@ -7,12 +7,16 @@ import sys
 import threading
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from asterism import __version__
 from asterism.cli import output
-from asterism.config import CONFIG_VARIABLE, load, variable_of
+from asterism.config import CONFIG_VARIABLE, load
+from asterism.doors import Door, listen_text, read_listen
+from asterism.doors_host import is_installed
 from asterism.files_host import keep_private
-from asterism.running import DOORS, Processes, StartError, is_installed
+from asterism.running import Processes, StartError, all_doors
+from asterism.variables import variable_of
 
 
 def run(options: argparse.Namespace) -> int:
@@ -23,12 +27,14 @@ def run(options: argparse.Namespace) -> int:
         (variable_of("data_dir"), options.data),
         (variable_of("listen"), options.listen),
         (variable_of("workers"), options.workers),
-        ("MQ_HOST", options.http and options.http.host),
-        ("MQ_PORT", options.http and options.http.port),
     ):
         if value is not None:
             environ[key] = str(value)
     config = load(None, environ)
+    for door in all_doors().values():
+        if (place := getattr(options, door.name)) is not None:
+            host = place.host or read_listen(config.door(door).listen).host
+            environ[variable_of(door.listen_key)] = listen_text(host, place.port)
     log_folder = None if options.logs else Path(config.data_dir).absolute() / "log"
     doors = _doors(options)
     try:
@@ -39,14 +45,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _doors(options: argparse.Namespace) -> tuple[str, ...]:
-    """Every door that is installed, but for one that is not wanted; and one that is asked for,
-    which is refused if it is not installed."""
-    return tuple(
-        door
-        for door in DOORS
-        if (door == "http" and options.http is not None)
-        or (is_installed(door) and not (door == "http" and options.no_http))
-    )
+    """Every door that is installed, but for those that are not wanted; and those that are asked
+    for, which are refused if they are not installed."""
+
+    def is_wanted(door: Door[Any]) -> bool:
+        if getattr(options, door.name) is not None:
+            return True
+        return is_installed(door) and not getattr(options, f"no_{door.name}")
+
+    return tuple(door.name for door in filter(is_wanted, all_doors().values()))
 
 
 def _run(processes: Processes, as_json: bool) -> None:
@@ -78,12 +85,7 @@ def _run(processes: Processes, as_json: bool) -> None:
 def _say_where(processes: Processes, as_json: bool) -> None:
     where = {"ZeroMQ": processes.address}
     for door in processes.doors:
-        said = processes.said(door)
-        where |= {
-            door if name in ("url", "address") else f"{door} {name}": value
-            for name, value in said.items()
-            if isinstance(value, str)
-        }
+        where[door.name] = str(processes.said(door.name).get(door.shows, ""))
     if as_json:
         output.say_json(
             {

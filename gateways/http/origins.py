@@ -69,7 +69,7 @@ class Origins:
             raise RefusedError(
                 403,
                 f"this service is not known by the name {shown!r}: use localhost or its address, "
-                "or add the name to MQ_HOSTS",
+                "or add the name to http.hosts (MQ_HOSTS)",
             )
         _remember(self._good_hosts, given)
 
@@ -193,7 +193,7 @@ def _foreign(origin: bytes) -> RefusedError:
     return RefusedError(
         403,
         f"a page{named} may not use this service: serve it from localhost, or add its origin to "
-        "MQ_CORS_ORIGINS",
+        "http.cors_origins (MQ_CORS_ORIGINS)",
     )
 
 

@@ -2,23 +2,21 @@
 
 import asyncio
 import contextlib
-import errno
 import logging
-import os
-import resource
-import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import uvicorn
 import uvloop
 
-from asterism.addresses_host import place_of
-from asterism.config import AddressTakenError, Config, ConfigError
+from asterism.addresses_host import EVERYWHERE
+from asterism.config import Config
+from asterism.doors import listen_text, read_listen
 from asterism.errors import PeerError
 from asterism.gateways.http.admin import Admin
 from asterism.gateways.http.connections import LOOK_S, Connections, Patience
+from asterism.gateways.http.door import DOOR, Settings
 from asterism.gateways.http.metrics import Metrics
 from asterism.gateways.http.origins import Origins, check_once, hosts_of, origins_of
 from asterism.gateways.http.processes import Processes
@@ -48,15 +46,14 @@ from asterism.gateways.http.queues import Queues
 from asterism.gateways.http.routes import Routes
 from asterism.gateways.http.transport import CONNECTION, GatheringProtocol, WebSocket
 from asterism.gateways.http.v1_routes import paths_of
-from asterism.process_host import (
-    fields_of,
-    is_ours,
-    read_run_file,
-    return_large_blocks,
-    run_folder,
-    say_ready,
-    socket_address,
+from asterism.gateways.process import (
+    CONNECT_S,
+    allow_many_files,
+    find_broker,
+    listener,
+    open_door,
 )
+from asterism.process_host import return_large_blocks
 from asterism.sdk.aio import Node, connect
 from asterism.sdk.arguments import ARGUMENT_ERRORS
 from asterism.wire import FRAME_BYTES_MAX
@@ -70,18 +67,10 @@ GRACE_S: Final = 5  # for what is under way when the process is told to stop
 POLLS_MAX: Final = (
     9_000  # clients that wait: of the 10,000 requests to the broker, others need some
 )
-BACKLOG: Final = 2_048  # connections that wait to be taken
-CONNECT_S: Final = 30.0
-FIND_S: Final = 0.02  # between looks for the front-end's file
 LAST_WORD_S: Final = 1.0  # to write the end of a stream
 SOCKET_BYTES_MAX: Final = 1_048_576  # of what comes by a WebSocket at a time
-SILENT_S: Final = 30  # a client that is not heard of is asked whether it is there, and again
-ASK_S: Final = 10
-ASKED_MAX: Final = 3
-FILES_WANTED: Final = 65_536  # each connection is one
 FILES_KEPT: Final = 256  # for all else than connections
 CONNECTIONS_MIN: Final = 64
-SECONDS_MAX: Final = 86_400
 LOOK_TICKS: Final = round(LOOK_S * 10)  # uvicorn's server ticks ten times a second
 log = logging.getLogger("asterism.http")
 
@@ -105,11 +94,12 @@ class Limits(NamedTuple):
     is_told: bool = False  # it holds for every body, also where more would be taken
 
     def of(self, operation: Operation, is_set: bool) -> tuple[int, str]:
-        """The limit of an operation, and the variable by which it can be raised."""
+        """The limit of an operation, and the setting by which it can be raised."""
         if is_set:
-            return self.payload, "MQ_SET_PAYLOAD_LIMIT" if self.payload < PAYLOAD_LIMIT_MAX else ""
+            may_rise = self.payload < PAYLOAD_LIMIT_MAX
+            return self.payload, "set_payload_limit" if may_rise else ""
         most = self.body if self.is_told else max(self.body, operation.body_bytes_max)
-        return most, "MQ_PAYLOAD_LIMIT"
+        return most, "payload_limit"
 
 
 class Application:
@@ -347,7 +337,7 @@ def _allowed(operations: dict[str, Operation]) -> str:
 
 
 def _too_large(limit: int, setting: str) -> RefusedError:
-    otherwise = f", or raise {setting}" if setting else ""
+    otherwise = f", or raise http.{setting} (MQ_{setting.upper()})" if setting else ""
     return RefusedError(413, f"the body may have {limit} bytes: send less{otherwise}")
 
 
@@ -376,105 +366,28 @@ async def _until_gone(receive: Receive) -> None:
 # --- the process --------------------------------------------------------------------------------
 
 
-def _number(environ: Mapping[str, str], name: str, default: int, most: int, least: int = 0) -> int:
-    given = environ.get(name)
-    if not given:
-        return default
-    if not given.isascii() or not given.isdigit() or not least <= int(given) <= most:
-        raise ConfigError(
-            f"{name}: must be a whole number from {least} to {most}, not {given[:32]!r}"
-        )
-    return int(given)
+def limits_of(settings: Settings) -> Limits:
+    """What the settings say about bodies."""
+    told = settings.payload_limit
+    body = PAYLOAD_LIMIT if told is None else told
+    payload = body if settings.set_payload_limit is None else settings.set_payload_limit
+    return Limits(body, min(payload, PAYLOAD_LIMIT_MAX), told is not None)
 
 
-def limits_of(environ: Mapping[str, str]) -> Limits:
-    """What the environment says about bodies."""
-    body = _number(environ, "MQ_PAYLOAD_LIMIT", PAYLOAD_LIMIT, 1 << 40)
-    payload = _number(environ, "MQ_SET_PAYLOAD_LIMIT", body, 1 << 40)
-    return Limits(body, min(payload, PAYLOAD_LIMIT_MAX), bool(environ.get("MQ_PAYLOAD_LIMIT")))
+def origins_and_hosts(settings: Settings, listens: str) -> Origins:
+    """What the settings say about pages, and about the names of this service."""
+    named, _ = read_listen(settings.listen)
+    # In `listen` it means every address, among hosts every name.
+    own = () if named == EVERYWHERE else (named,)
+    return Origins((*hosts_of(settings.hosts), *own), origins_of(settings.cors_origins), listens)
 
 
-def origins_and_hosts(environ: Mapping[str, str], listens: str) -> Origins:
-    """What the environment says about pages, and about the names of this service."""
-    try:
-        hosts = hosts_of(environ.get("MQ_HOSTS", ""))
-    except ValueError as error:
-        raise ConfigError(f"MQ_HOSTS: {error}") from None
-    try:
-        origins = origins_of(environ.get("MQ_CORS_ORIGINS", ""))
-    except ValueError as error:
-        raise ConfigError(f"MQ_CORS_ORIGINS: {error}") from None
-    return Origins((*hosts, environ.get("MQ_HOST") or "localhost"), origins, listens)
-
-
-def patience_of(environ: Mapping[str, str], files: int) -> Patience:
-    """What the environment says about connections; each is one of so many files."""
-    usual = Patience()
-    request_s = _number(environ, "MQ_REQUEST_TIMEOUT", round(usual.request_s), SECONDS_MAX, 1)
-    idle_s = _number(environ, "MQ_IDLE_TIMEOUT", round(usual.idle_s), SECONDS_MAX, 1)
-    connections = _number(environ, "MQ_CONNECTIONS", usual.connections, FILES_WANTED, 1)
-    return Patience(request_s, idle_s, min(connections, max(files - FILES_KEPT, CONNECTIONS_MIN)))
-
-
-def listener(config: Config, environ: Mapping[str, str]) -> socket.socket:
-    """The socket that requests come in by; others than this machine have to be allowed."""
-    host = environ.get("MQ_HOST") or "localhost"
-    port = _number(environ, "MQ_PORT", 8_080, 65_535)
-    place = place_of(host)
-    if not place.is_local and not config.insecure:
-        raise ConfigError(
-            f"MQ_HOST is {host}: others than this machine could connect, and nothing asks them who "
-            "they are. Use 127.0.0.1, or set insecure = true."
-        )
-    try:
-        family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
-        # With its protocol named, asyncio sends at once what it is given: without, every answer
-        # would wait 40 ms for the client to acknowledge its first part.
-        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _ask_the_silent(found)
-        found.bind((place.host, port))
-    except OSError as error:
-        raise _cannot_listen(f"{host}:{port}", error) from None
-    return found
-
-
-def _cannot_listen(where: str, error: OSError) -> ConfigError:
-    said = f"cannot listen on {where}: {error.strerror}."
-    other = "Name another port by MQ_PORT or `asterism up --http PORT`"
-    if error.errno != errno.EADDRINUSE:
-        return ConfigError(f"{said} {other}.")
-    return AddressTakenError(
-        f"{said} {other}, leave this door out by `asterism up --no-http`, or stop the program that "
-        "listens there, perhaps another broker."
+def patience_of(settings: Settings, files: int) -> Patience:
+    """What the settings say about connections; each is one of so many files."""
+    most = max(files - FILES_KEPT, CONNECTIONS_MIN)
+    return Patience(
+        settings.request_timeout, settings.idle_timeout, min(settings.connections, most)
     )
-
-
-def _ask_the_silent(listening: socket.socket) -> None:
-    """Has the system ask clients that say nothing, and hang up on those that are gone.
-
-    A client whose machine or network went away never hangs up by itself, and a message for its long
-    poll would go nowhere. Connections have the options of the socket that they came in by.
-    """
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", SILENT_S),
-        ("TCP_KEEPINTVL", ASK_S),
-        ("TCP_KEEPCNT", ASKED_MAX),
-    ):
-        if hasattr(socket, name):  # not on every system
-            listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _allow_many_files() -> int:
-    """Raises the number of files that the process may have open, where it can; what it is then."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, FILES_WANTED)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return FILES_WANTED if soft == resource.RLIM_INFINITY else soft
 
 
 class _Server(uvicorn.Server):
@@ -506,16 +419,16 @@ class _Server(uvicorn.Server):
         return ends
 
 
-async def _serve(config: Config, environ: Mapping[str, str], name: str) -> None:
-    limits = limits_of(environ)
-    listening = listener(config, environ)
+async def _serve(config: Config, name: str) -> None:
+    told = config.door(DOOR)
+    listening = listener(config, DOOR)
     host, port = listening.getsockname()[:2]
-    origins = origins_and_hosts(environ, host)
-    all_of = Connections(patience_of(environ, _allow_many_files()))
+    origins = origins_and_hosts(told, host)
+    all_of = Connections(patience_of(told, allow_many_files()))
     # What is pulled here is held by somebody without a session: the broker's deadlines are for him.
-    address = await _address(config)
+    address = await find_broker(config)
     async with connect(address, name, timeout=CONNECT_S, max_lease=0) as node:
-        application = Application(node, limits, environ.get("MQ_ADMIN_PASSWORD", ""), origins)
+        application = Application(node, limits_of(told), told.admin_password, origins)
         settings = uvicorn.Config(
             application,
             http=partial(GatheringProtocol, all_of=all_of),  # type: ignore[arg-type]
@@ -532,31 +445,13 @@ async def _serve(config: Config, environ: Mapping[str, str], name: str) -> None:
             timeout_graceful_shutdown=GRACE_S,
         )
         server = _Server(settings, application, all_of)
-        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        try:
-            listening.listen(BACKLOG)  # before anybody is told
-        except OSError as error:  # two may be bound to one port, of which one can listen
-            raise _cannot_listen(f"{host}:{port}", error) from None
-        say_ready(config, name, url=url)
-        log.info("listens %s", fields_of(url=url))
+        open_door(config, DOOR, name, listening, url=f"http://{listen_text(host, port)}")
         await server.serve([listening])
-
-
-async def _address(config: Config) -> str:
-    """The way to the front-end: the short one where it runs here, of the same data folder."""
-    for _ in range(round(CONNECT_S / FIND_S)):
-        if is_ours(read_run_file(run_folder(config), "frontend").get("pid")):
-            return socket_address(config, "clients")
-        address = config.addresses[0]
-        if address.port or address.path:
-            return address.text.replace("*", "127.0.0.1")
-        await asyncio.sleep(FIND_S)
-    raise ConnectionError("there is no front-end")
 
 
 def run(config: Config, name: str) -> None:
     """Runs the door until it is told to stop; it has a file of this name in the run folder."""
     return_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(config, os.environ, name))
+        runner.run(_serve(config, name))
     log.info("has stopped")

@@ -194,7 +194,13 @@ class Watch:
 
 
 @contextmanager
-def busy(phase: Phase, target: Target, chance: random.Random, near: bool) -> Iterator[None]:
+def busy(
+    phase: Phase,
+    target: Target,
+    chance: random.Random,
+    near: bool,
+    module: str = "tests.fault.hostile_kinds",
+) -> Iterator[None]:
     """The clients of a phase, which end by themselves when its time is over."""
     started = []
     try:
@@ -203,7 +209,7 @@ def busy(phase: Phase, target: Target, chance: random.Random, near: bool) -> Ite
             job["seed"] = chance.getrandbits(32)
             started.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", "tests.fault.hostile_kinds", "--job", json.dumps(job)],
+                    [sys.executable, "-m", module, "--job", json.dumps(job)],
                     cwd=ROOT,
                     stdout=subprocess.DEVNULL,
                 )
@@ -249,13 +255,13 @@ def run(
         job |= {"notes": str(folder / "ordinary.notes"), "lanes": lanes}
         client = Client(job, "tests.fault.hostile")
         stack.callback(client.end)
-        _await_ready(client)
+        await_ready(client)
         watch = stack.enter_context(Watch(broker))
         for phase in phases:
             tell(f"{phase.name}: {phase.seconds:.0f} s, {len(client.lines):,} notes")
             began = time.monotonic()
             with busy(phase, target, chance, near):
-                _wait(client, phase.seconds)
+                wait(client, phase.seconds)
                 ended = time.monotonic()
             measured.append((phase, began, ended, *watch.take()))
         client.end()
@@ -267,7 +273,7 @@ def run(
     return judged._replace(wrong=judged.wrong + wrong)
 
 
-def _await_ready(client: Client) -> None:
+def await_ready(client: Client) -> None:
     deadline = time.monotonic() + READY_S
     while ["ready"] not in client.lines:
         client.check()
@@ -277,7 +283,7 @@ def _await_ready(client: Client) -> None:
         time.sleep(0.02)
 
 
-def _wait(client: Client, seconds: float) -> None:
+def wait(client: Client, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         client.check()

@@ -17,7 +17,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import zmq
@@ -417,18 +417,19 @@ KINDS: Final[dict[str, Kind]] = {
 }
 
 
-def main(arguments: list[str]) -> None:
+def run_job(arguments: list[str], kinds: Mapping[str, Kind]) -> None:
+    """Is the one hostile client that a job is for."""
     job: dict[str, Any] = json.loads(arguments[-1])
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     if not job["near"] and hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    count = KINDS[job["kind"]](
+    count = kinds[job["kind"]](
         Target(*job["target"]), random.Random(job["seed"]), Until(job["seconds"])
     )
     sys.stdout.write(f"{count}\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_job(sys.argv[1:], KINDS)

@@ -31,6 +31,9 @@ LEASES = "tests/unit/test_leases.py"
 KEEPING = "tests/unit/test_leases_sdk.py"
 CREDIT = "tests/unit/test_credit.py"
 LAG = "tests/unit/test_lag.py"
+DOORS = "tests/unit/test_doors.py"
+OPEN_DOORS = "tests/process/test_doors.py"
+NATS = "tests/conformance/nats"
 
 
 class Planted(NamedTuple):
@@ -418,8 +421,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "an online message is for those who are online",
         "actors/publishing.py",
-        "            if receiver.endpoints and number != WORK:\n",
-        "            if number != WORK:\n",
+        "            if receiver.endpoints and number != WORK and self.hears(receiver, message):\n",
+        "            if number != WORK and self.hears(receiver, message):\n",
         MESSAGES,
     ),
     Planted(
@@ -1184,5 +1187,110 @@ PLANTED: tuple[Planted, ...] = (
         "in by_position.items():\n",
         "in sorted(by_position.items(), reverse=True):\n",
         LAG,
+    ),
+    Planted(
+        "a door opens to others than this machine only where that is said",
+        "gateways/process.py",
+        "    if not place.is_local and not config.insecure:\n",
+        "    if not place.is_local and config.insecure:\n",
+        OPEN_DOORS,
+    ),
+    Planted(
+        "a customary variable changes its own part of what the file says",
+        "asterism/config.py",
+        "        before = _checked(setting.check, key, given[key])\n",
+        "        _checked(setting.check, key, given[key])\n",
+        DOORS,
+    ),
+    Planted(
+        "our variables win over the customary ones of a door",
+        "asterism/config.py",
+        "            _put(given, key, _Given(_from_variable(key, variable, text), variable))\n",
+        "            given.setdefault(key, _Given(_from_variable(key, variable, text), variable))\n",
+        DOORS,
+    ),
+    Planted(
+        "a door takes its port again after a restart",
+        "asterism/running.py",
+        '        key = door.listen_key if door is not None else "listen"\n',
+        '        key = "listen"\n',
+        OPEN_DOORS,
+    ),
+    Planted(
+        "the doctor tells of a door that is not well",
+        "asterism/cli/doctor.py",
+        "            if problem is None:\n",
+        "            if problem is not ...:\n",
+        OPEN_DOORS,
+    ),
+    Planted(
+        "a secret of a door is not shown",
+        "asterism/doors.py",
+        "repr=not is_secret",
+        "repr=True",
+        DOORS,
+    ),
+    Planted(
+        "variables of the surroundings reach no door of a broker for tests",
+        "asterism/testing.py",
+        "                if not name.startswith(PREFIX) and name not in customary\n",
+        "                if not name.startswith(PREFIX)\n",
+        OPEN_DOORS,
+    ),
+    Planted(
+        "no code outside the folder of a door names it",
+        "asterism/running.py",
+        "        *(Program(door.name, door.name, door.module) for door in doors),\n",
+        '        *(Program(door.name, door.name, "asterism.gateways.http") for door in doors),\n',
+        "tests/tidy/test_doors.py",
+    ),
+    Planted(
+        "a PONG of the NATS door comes behind what the broker had",
+        "gateways/nats/exchange.py",
+        "                        await self.node.pass_through(self.topic, timeout=BARRIER_S)\n",
+        "",
+        f"{NATS}/test_between_doors.py",
+    ),
+    Planted(
+        "a client of the NATS door gets a message once",
+        "gateways/nats/exchange.py",
+        "                echo=False,\n",
+        "",
+        f"{NATS}/test_seed.py",
+    ),
+    Planted(
+        "a queue group of the NATS door is one, whatever its patterns",
+        "gateways/nats/subscriptions.py",
+        "            groups.setdefault(subscription.queue, []).append(subscription)\n",
+        "            groups.setdefault(subscription.queue + subscription.pattern, []).append(subscription)\n",
+        f"{NATS}/test_queue_groups.py",
+    ),
+    Planted(
+        "a slash in a token of the NATS door is quoted",
+        "gateways/nats/subjects.py",
+        '    return _SLASH.sub(lambda at: "~2F" if at[0] == "/" else f"~7E{at[1]}2F", segment)\n',
+        "    return segment\n",
+        f"{NATS}/test_between_doors.py",
+    ),
+    Planted(
+        "a request at the NATS door is told that nobody hears it, at any door",
+        "gateways/nats/exchange.py",
+        "        self.settle(bool(outcome.statuses) or outcome.verdict == UNKNOWN)\n",
+        "        self.settle(True)\n",
+        f"{NATS}/test_between_doors.py",
+    ),
+    Planted(
+        "a lame duck of the NATS door says so",
+        "gateways/nats/server.py",
+        "                client.say(self.info_for(client, ldm=True))\n",
+        "                client.say(self.info_for(client))\n",
+        f"{NATS}/test_stop.py",
+    ),
+    Planted(
+        "status waits no longer than its time for the clients of the NATS door",
+        "gateways/nats/door.py",
+        "        left = until_s - time.monotonic()\n",
+        "        left = 60.0\n",
+        f"{NATS}/test_clients_shown.py",
     ),
 )

@@ -20,6 +20,7 @@ from asterism.cli import main
 from asterism.storage.store import MARK_NAME, Store
 from asterism.testing import Broker
 from tests.support.children import bounded
+from tests.support.doors import any_ports
 from tests.tidy.tree import ROOT
 
 pytestmark = pytest.mark.process
@@ -59,7 +60,7 @@ def line(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Line:
 
 
 def environ() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "MQ_PORT": "0"}
+    return {**os.environ, "PYTHONPATH": str(ROOT), **any_ports()}
 
 
 def command(
@@ -606,8 +607,8 @@ def findings(line: Line, *arguments: object, code: int = 0) -> dict[str, dict[st
 def free_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     """The doctor tries the addresses of a broker that does not run: those by default may be taken
     by another broker of this machine, which is none of this test's business."""
-    monkeypatch.setenv("ASTERISM_LISTEN", "tcp://127.0.0.1:0")
-    monkeypatch.setenv("MQ_PORT", "0")
+    for name, value in {"ASTERISM_LISTEN": "tcp://127.0.0.1:0", **any_ports()}.items():
+        monkeypatch.setenv(name, value)
 
 
 def test_the_doctor_finds_nothing_wrong_with_a_broker_that_runs(line: Line, broker: Broker) -> None:

@@ -20,13 +20,18 @@ import pytest
 
 import asterism
 from asterism.config import Config
+from asterism.doors import Door
+from asterism.doors_host import doors, is_installed
 from asterism.process_host import read_run_file
-from asterism.running import programs_of, running_names
+from asterism.running import Program, programs_of, running_names
+from asterism.variables import variable_of
 from tests.support.children import bounded
+from tests.support.doors import any_ports
 from tests.tidy.tree import ROOT
 
 pytestmark = pytest.mark.process
 WAIT_S = 20
+INSTALLED = [door for door in doors().values() if is_installed(door)]
 CONFIGURATION = ROOT / "supervisor.conf"
 
 
@@ -48,7 +53,7 @@ def folder() -> Iterator[Path]:
 def environ(**variables: str) -> dict[str, str]:
     kept = {name: text for name, text in os.environ.items() if not name.startswith("ASTERISM_")}
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", "")])
-    return {**kept, "PATH": path, "PYTHONPATH": str(ROOT), "MQ_PORT": "0", **variables}
+    return {**kept, "PATH": path, "PYTHONPATH": str(ROOT), **any_ports(), **variables}
 
 
 # --- asterism up ----------------------------------------------------------------------------------
@@ -100,17 +105,14 @@ def pids_of(said: dict[str, Any]) -> list[int]:
 def test_up_says_where_every_door_is_and_stops_at_an_interrupt(folder: Path) -> None:
     with up(folder, "--listen", "tcp://127.0.0.1:0", "--workers", "1") as process:
         assert process.stdout is not None
-        said = [process.stdout.readline() for _ in range(5)]
+        said = [process.stdout.readline() for _ in range(len(INSTALLED) + 4)]
         assert "is running" in said[0]
         assert "ZeroMQ" in said[1] and "tcp://127.0.0.1:" in said[1]
-        assert "http" in said[2] and "http://127.0.0.1:" in said[2]
-        assert str(folder / "asterism-data") in said[3]
-        assert sorted(running_names(folder / "asterism-data" / "run")) == [
-            "frontend",
-            "http",
-            "interests",
-            "worker-0",
-        ]
+        for door, line in zip(INSTALLED, said[2:], strict=False):
+            assert door.name in line and "127.0.0.1:" in line
+        assert str(folder / "asterism-data") in said[-2]
+        wanted = {program.name for program in programs_of(1, INSTALLED)}
+        assert running_names(folder / "asterism-data" / "run").keys() == wanted
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 0
         assert process.stderr is not None
@@ -216,7 +218,7 @@ def test_up_begins_where_a_killed_up_left_off(folder: Path) -> None:
         process.wait(WAIT_S)
     with up(folder, *ANY_PORT, "--workers", "3") as process:
         with asterism.connect_blocking(ready_line(process)["doors"]["ZeroMQ"]) as node:
-            assert list(node.list_topics()) == ["kept"]
+            assert "kept" in list(node.list_topics())  # beside those of doors
         process.terminate()
         assert process.wait(WAIT_S) == 0
 
@@ -236,7 +238,7 @@ SECOND = [
     ("frontend", "asterism.router"),
     ("interests", "asterism.router.interests_host"),
     ("worker-0", "asterism.actors", "--worker", "0"),
-    ("http", "asterism.gateways.http"),
+    *((door.name, door.module) for door in INSTALLED),
 ]
 
 
@@ -308,40 +310,54 @@ def taken_port() -> Iterator[int]:
         yield other.getsockname()[1]
 
 
-def test_a_taken_port_of_the_http_door_is_told_and_the_broker_runs_without_the_door(
-    folder: Path,
+every_door = pytest.mark.parametrize("door", INSTALLED, ids=lambda door: door.name)
+
+
+@every_door
+def test_a_taken_port_of_a_door_is_told_and_the_broker_runs_without_the_door(
+    folder: Path, door: Door[Any]
 ) -> None:
-    with (
-        taken_port() as port,
-        up(folder, *ANY_PORT, "--workers", "1", MQ_PORT=str(port)) as process,
-    ):
-        said = ready_line(process)
-        assert list(said["doors"]) == ["ZeroMQ"] and said["pids"]["http"] == []
-        with asterism.connect_blocking(said["doors"]["ZeroMQ"]) as node:
-            node.publish("t", b"1")
-        process.terminate()
-        assert process.wait(WAIT_S) == 0
-        assert process.stderr is not None
-        assert process.stderr.read() == (
-            f"http: cannot listen on localhost:{port}: Address already in use. Name another "
-            "port by MQ_PORT or `asterism up --http PORT`, leave this door out by `asterism up "
-            "--no-http`, or stop the program that listens there, perhaps another broker. The "
-            "broker runs without this door.\n"
-        )
-
-
-def test_up_chooses_the_port_of_the_http_door_or_leaves_the_door_out(folder: Path) -> None:
+    name = door.name
     with taken_port() as port:
-        for arguments, doors in (
-            (("--http", "0"), ["ZeroMQ", "http"]),
-            (("--http", "[::1]:0"), ["ZeroMQ", "http"]),
-            (("--no-http",), ["ZeroMQ"]),
+        variables = {variable_of(door.listen_key): f"127.0.0.1:{port}"}
+        with up(folder, *ANY_PORT, "--workers", "1", **variables) as process:
+            said = ready_line(process)
+            assert name not in said["doors"] and said["pids"][name] == []
+            with asterism.connect_blocking(said["doors"]["ZeroMQ"]) as node:
+                node.publish("t", b"1")
+            process.terminate()
+            assert process.wait(WAIT_S) == 0
+            assert process.stderr is not None
+            problem = process.stderr.read()
+    assert problem.count("\n") == 1
+    assert problem.startswith(
+        f"{name}: cannot listen on 127.0.0.1:{port}: Address already in use. Name another address "
+        f"by {name}.listen"
+    )
+    assert problem.endswith(
+        f" or `asterism up --{name} PORT`, leave this door out by `asterism up --no-{name}`, or "
+        "stop the program that listens there, perhaps another broker. The broker runs without "
+        "this door.\n"
+    )
+
+
+@every_door
+def test_up_chooses_the_port_of_a_door_or_leaves_the_door_out(
+    folder: Path, door: Door[Any]
+) -> None:
+    name = door.name
+    with taken_port() as port:
+        variables = {variable_of(door.listen_key): f"127.0.0.1:{port}"}
+        for arguments, is_open in (
+            ((f"--{name}", "0"), True),
+            ((f"--{name}", "[::1]:0"), True),
+            ((f"--no-{name}",), False),
         ):
-            with up(folder, *ANY_PORT, *arguments, MQ_PORT=str(port)) as process:
+            with up(folder, *ANY_PORT, *arguments, **variables) as process:
                 said = ready_line(process)
-                assert list(said["doors"]) == doors
+                assert (name in said["doors"]) is is_open
                 if "[::1]:0" in arguments:
-                    assert said["doors"]["http"].startswith("http://[::1]:")
+                    assert "[::1]:" in said["doors"][name]
                 process.terminate()
                 assert process.wait(WAIT_S) == 0
                 assert process.stderr is not None and process.stderr.read() == ""
@@ -369,7 +385,7 @@ def test_bin_up_takes_the_arguments_of_up_and_runs_without_a_door_that_is_taken(
             text=True,
         )
         with process:
-            assert list(ready_line(process)["doors"]) == ["ZeroMQ"]
+            assert "http" not in ready_line(process)["doors"]
             process.terminate()
             assert process.wait(WAIT_S) == 0
             assert process.stderr is not None
@@ -395,8 +411,11 @@ def test_bin_up_explains_itself() -> None:
 
 @contextmanager
 def supervised(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """The configuration as it is, in a folder of its own; only the port is a free one."""
-    shutil.copy(CONFIGURATION, folder)
+    """The configuration as it is, in a folder of its own; only the ports are free ones."""
+    for file in (CONFIGURATION, *(ROOT / "gateways").glob("*/supervisor.conf")):
+        place = folder / file.relative_to(ROOT)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, place)
     process = subprocess.Popen(
         [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", "supervisor.conf"],
         cwd=folder,
@@ -419,7 +438,7 @@ def supervised(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
                 process.kill()
 
 
-WANTED = {program.name for program in programs_of(Config().workers, ("http",))}
+WANTED = {program.name for program in programs_of(Config().workers, INSTALLED)}
 
 
 def wait_until_all_run(folder: Path, but: set[int] | None = None) -> dict[str, int]:
@@ -463,7 +482,20 @@ def test_supervisor_conf_has_a_program_for_each_kind_of_process() -> None:
     read = configparser.RawConfigParser()
     read.read(CONFIGURATION)
     for program in programs_of(1):
-        section = read[f"program:{program.kind}"]
-        assert section["command"].startswith(f"python -m {program.module}")
-        assert section["autorestart"] == "true"
-        assert section["stopsignal"] == "TERM"
+        check_program(read, program)
+
+
+@every_door
+def test_each_door_has_a_program_in_its_own_folder(door: Door[Any]) -> None:
+    read = configparser.RawConfigParser()
+    assert read.read(ROOT / "gateways" / door.name / "supervisor.conf")
+    (program,) = (each for each in programs_of(1, [door]) if each.kind == door.name)
+    check_program(read, program)
+    assert int(read[f"program:{door.name}"]["priority"]) == 400, "stopped before the front-end"
+
+
+def check_program(read: configparser.RawConfigParser, program: Program) -> None:
+    section = read[f"program:{program.kind}"]
+    assert section["command"].startswith(f"python -m {program.module}")
+    assert section["autorestart"] == "true"
+    assert section["stopsignal"] == "TERM"

@@ -1,8 +1,9 @@
 """The snippets of the documents that need a broker, as they are written, in the order they stand.
 
-Each document has a broker of its own. It listens on a free port, so the address that a reader has
-by default is put in its place; ``.venv/bin/`` is where the reader's commands lie. A snippet whose
-program is not on this machine is left out, and the test says so when it has run the others.
+Each document has a broker of its own. It and its doors listen on free ports, which are put in the
+place of those that a reader has by default; ``.venv/bin/`` is where the reader's commands lie. A
+snippet whose program is not on this machine is left out, and the test says so when it has run the
+others.
 """
 
 import os
@@ -21,7 +22,12 @@ from tests.tidy.test_docs import ALL_SNIPPETS, Snippet, commands
 
 pytestmark = pytest.mark.process
 DEFAULT_ADDRESS = "tcp://127.0.0.1:7700"
-DEFAULT_URL = "http://localhost:8080"
+# What the doors say of themselves, by where the documents say that it is.
+DEFAULT_URLS = {
+    "http://localhost:8080": "http_url",
+    "nats://127.0.0.1:4222": "nats_url",
+    "http://127.0.0.1:8222": "nats_monitor_url",
+}
 SECONDS_MAX = 60
 # Programs in the documents that neither a shell nor Python brings, and how one comes by them.
 PROGRAMS = {"curl": "install the package curl of this system, such as by `apt install curl`"}
@@ -35,7 +41,8 @@ def document(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with Broker(doors=("http",)) as running:
+    table = {"monitor": "127.0.0.1:0"}
+    with Broker(doors=("http", "nats"), config={"nats": table}) as running:
         yield running
 
 
@@ -72,7 +79,9 @@ def test_the_snippets_of_a_document_run(document: str, broker: Broker, tmp_path:
             left_out += [f"{snippet} needs {name}: {PROGRAMS[name]}" for name in absent]
             continue
         text = snippet.text.replace(DEFAULT_ADDRESS, broker.address)
-        here = snippet._replace(text=text.replace(DEFAULT_URL, broker.http_url))
+        for url, said in DEFAULT_URLS.items():
+            text = text.replace(url, getattr(broker, said))
+        here = snippet._replace(text=text)
         done = subprocess.run(
             script_of(here, tmp_path),
             cwd=tmp_path,

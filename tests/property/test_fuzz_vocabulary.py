@@ -22,11 +22,11 @@ from asterism.config import (
     ConfigError,
     from_mapping,
     parse,
-    variable_of,
 )
 from asterism.errors import ERRORS
 from asterism.options import topic_overrides, topic_settings_as_user
 from asterism.settings import TIMEOUT_MS_MAX, TTL_MS_MAX, BackoffMs, TopicSettings
+from asterism.variables import variable_of
 
 # A loaded machine is not a failure.
 quiet = settings(deadline=None, max_examples=200)

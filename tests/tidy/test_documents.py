@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 import asterism
-from asterism.config import KEYS, MAY_BE_NONE, Config, ConfigError, from_mapping, parse, variable_of
+from asterism.config import KEYS, MAY_BE_NONE, Config, ConfigError, from_mapping, parse
+from asterism.doors import Door, settings_of
+from asterism.doors_host import doors
 from asterism.errors import ERRORS, PeerError
 from asterism.options import topic_settings_as_user
+from asterism.variables import variable_of
 from tests.tidy import tree
 
 ERRORS_DOCUMENT = tree.ROOT / "docs" / "errors.md"
@@ -67,7 +70,26 @@ def configured(key: str, value: object) -> Config:
     return from_mapping(inner)
 
 
+def setting_of(key: str) -> tuple[Door[Any], str] | None:
+    """The door that a key belongs to, and its name there."""
+    table, _, name = key.partition(".")
+    return (doors()[table], name) if table in doors() else None
+
+
+def document_of(door: Door[Any]) -> Path:
+    """The document of a door: docs/doors holds those of protocols that others have described."""
+    docs = tree.ROOT / "docs"
+    return next(
+        path
+        for path in (docs / "doors" / f"{door.name}.md", docs / f"{door.name}.md")
+        if path.is_file()
+    )
+
+
 def default_of(key: str) -> object:
+    if (held := setting_of(key)) is not None:
+        door, name = held
+        return getattr(Config().door(door), name)
     if not key.startswith("topic."):
         return getattr(Config(), key)
     shown = topic_settings_as_user(Config().topic)
@@ -78,7 +100,22 @@ CONFIGURATION_ROWS = rows(CONFIGURATION_DOCUMENT)
 
 
 def test_every_key_stands_in_the_document_and_no_other() -> None:
-    assert [cells[0] for cells in CONFIGURATION_ROWS] == list(KEYS)
+    of_doors = [door.key(name) for door in doors().values() for name in settings_of(door.settings)]
+    assert [cells[0] for cells in CONFIGURATION_ROWS] == [*KEYS, *of_doors]
+
+
+@pytest.mark.parametrize("cells", CONFIGURATION_ROWS, ids=lambda cells: cells[0])
+def test_a_setting_of_a_door_means_what_its_record_says(cells: list[str]) -> None:
+    if (held := setting_of(cells[0])) is not None:
+        door, name = held
+        assert cells[3] == settings_of(door.settings)[name].meaning
+
+
+@pytest.mark.parametrize("door", list(doors().values()), ids=lambda door: door.name)
+def test_the_customary_variables_of_a_door_stand_in_its_own_document(door: Door[Any]) -> None:
+    document = document_of(door).read_text(encoding="utf-8")
+    for variable in door.customary:
+        assert f"`{variable}`" in document
 
 
 @pytest.mark.parametrize("cells", CONFIGURATION_ROWS, ids=lambda cells: cells[0])
@@ -101,7 +138,7 @@ def test_a_documented_range_is_the_range(cells: list[str]) -> None:
         choices = re.findall(r"`([^`]+)`", allowed)
         for choice in choices:
             configured(key, tomllib.loads(f"value = {choice}")["value"])
-        assert choices or allowed.startswith("text of 1 to ")
+        assert choices or re.match(r"text of [01] to ", allowed)
         return
     number = float if bounds[3] else int
     step = number("0.001") if bounds[3] else 1
@@ -115,7 +152,13 @@ def test_a_documented_range_is_the_range(cells: list[str]) -> None:
 
 def test_what_may_be_none_is_documented_so() -> None:
     document = CONFIGURATION_DOCUMENT.read_text(encoding="utf-8")
-    for key in MAY_BE_NONE:
+    may_be_none = [
+        door.key(name)
+        for door in doors().values()
+        for name, setting in settings_of(door.settings).items()
+        if setting.may_be_none
+    ]
+    for key in (*MAY_BE_NONE, *may_be_none):
         assert f"`{variable_of(key)}`" in document
 
 

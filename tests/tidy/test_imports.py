@@ -58,7 +58,8 @@ ALSO: dict[str, Callable[[str], bool]] = {
     "router": lambda module: False,
     "storage": lambda module: False,
     "sdk": lambda module: module in ("asterism.router.interest", "asterism.router.placement"),
-    "gateways": lambda module: of(module, "sdk"),  # a door is a client like any other
+    # A door is a client like any other; one that serves its own clients matches as the SDK may.
+    "gateways": lambda module: of(module, "sdk") or module == "asterism.router.interest",
     # It reads stores, and publishes as any client does; of the broker it runs nothing.
     "spark": lambda module: (
         of(module, "storage") or of(module, "sdk") or module == "asterism.router.interest"

@@ -16,7 +16,7 @@ FOLDERS: Final = tuple(
 )
 # Around the broker: what starts its processes, and what people and tests ask of it.
 AROUND: Final = ("__main__", "attached", "cli", "pytest_plugin", "running", "testing")
-_NOT_OURS: Final = frozenset({"build", "dist", "asterism-data", "__pycache__"})
+_NOT_OURS: Final = frozenset({".git", "build", "dist", "asterism-data", "__pycache__"})
 
 
 def all_files() -> list[Path]:
@@ -38,7 +38,7 @@ def _files_under(folder: Path) -> Iterator[Path]:
 
 def documents() -> list[Path]:
     """What people read."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def kernel_sources() -> list[Path]:

@@ -18,8 +18,9 @@ from asterism.cli import completion, context, doctor, main, output, publish, sta
 from asterism.cli.arguments import parser
 from asterism.cli.subscribe import payload_line, shown_payload
 from asterism.config import KEYS, from_mapping
+from asterism.doors import Client
 from asterism.errors import ERRORS, PeerError
-from asterism.running import DOORS, StartError, check_doors, how_it_ended, programs_of
+from asterism.running import StartError, all_doors, checked_doors, how_it_ended, programs_of
 from asterism.testing import toml
 
 # --- settings of topics ---------------------------------------------------------------------------
@@ -173,15 +174,13 @@ def test_an_option_may_stand_before_the_message(line: str, message: str | None) 
 @pytest.mark.parametrize(
     ("text", "door"),
     [
-        ("0", (None, 0)),
-        ("8081", (None, 8_081)),
+        ("0", ("", 0)),
+        ("8081", ("", 8_081)),
         ("localhost:8081", ("localhost", 8_081)),
         ("[::1]:8081", ("::1", 8_081)),
     ],
 )
-def test_a_door_is_named_by_its_port_or_by_a_host_as_well(
-    text: str, door: tuple[str | None, int]
-) -> None:
+def test_a_door_is_named_by_its_port_or_by_a_host_as_well(text: str, door: tuple[str, int]) -> None:
     assert parser().parse_args(["up", "--http", text]).http == door
 
 
@@ -481,25 +480,22 @@ def test_a_broker_has_a_front_end_an_interest_router_and_its_workers() -> None:
 
 def test_a_door_that_does_not_exist_is_refused() -> None:
     with pytest.raises(StartError, match="there is no door 'front'"):
-        check_doors(("front",))
+        checked_doors(("front",))
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", all_doors())
 def test_a_door_that_is_not_installed_is_refused(
     door: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asterism.running.is_installed", lambda name: False)
     with pytest.raises(StartError, match=f"the door '{door}' is not installed"):
-        check_doors((door,))
+        checked_doors((door,))
 
 
 def test_what_is_missing_of_a_door_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "is_installed", lambda name: False)
     with pytest.raises(StartError, match=r"pip install 'asterism\[http\]'"):
-        check_doors(("http",))
-    monkeypatch.setattr(running, "find_spec", lambda name: None)
-    with pytest.raises(StartError, match=r"has no asterism\.gateways\.http: leave it out"):
-        check_doors(("http",))
+        checked_doors(("http",))
 
 
 def test_a_broker_that_is_not_installed_is_refused_with_what_to_install(
@@ -614,3 +610,40 @@ def test_status_names_the_stores_that_are_away() -> None:
         "worker-0": {"stores": {"0": "open", "2": "store 2 cannot be used now: it is damaged"}},
     }
     assert status.stores_away(processes) == ["worker-0: store 2 cannot be used now: it is damaged"]
+
+
+def client_of_a_door(number: int) -> dict[str, Any]:
+    name = "" if number == 1 else f"client-{number}"
+    return Client(name, f"10.0.0.1:{number}", 2, 3_000, number)._asdict()
+
+
+def test_status_shows_a_hundred_clients_of_a_door_and_how_many_more_there_are() -> None:
+    clients = [client_of_a_door(number) for number in range(1, 101)]
+    (title, table, more) = status.clients_as_lines(
+        "bell", {"clients_total": 1_234, "clients": clients}
+    )
+    assert (title, more) == ("\nclients of bell: 1,234", "and 1,134 more")
+    head, first, second, *others = table.splitlines()
+    assert head.split() == ["name", "address", "subscriptions", "messages", "in", "messages", "out"]
+    assert first.split() == ["-", "10.0.0.1:1", "2", "3,000", "1"]
+    assert second.split() == ["client-2", "10.0.0.1:2", "2", "3,000", "2"]
+    assert len(others) == 98
+
+
+def test_status_says_when_nobody_is_connected_and_nothing_of_a_door_that_never_tells() -> None:
+    nobody = {"clients_total": 0, "clients": []}
+    assert list(status.clients_as_lines("bell", nobody)) == ["\nclients of bell: none"]
+    assert list(status.clients_as_lines("bell", {"pid": 1})) == []
+
+
+def test_status_says_why_the_clients_of_a_door_are_not_known() -> None:
+    silent = {"clients_problem": "it does not answer in time"}
+    assert list(status.clients_as_lines("bell", silent)) == [
+        "\nclients of bell: not known: it does not answer in time"
+    ]
+
+
+def test_a_name_that_a_client_chose_has_no_power_over_the_terminal() -> None:
+    bad = Client("\x1b[2J\nroot", "10.0.0.1:1", 0, 0, 0)._asdict()
+    shown = "\n".join(status.clients_as_lines("bell", {"clients_total": 1, "clients": [bad]}))
+    assert "\x1b" not in shown and "\\x1b[2J\\nroot" in shown

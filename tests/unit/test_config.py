@@ -18,11 +18,11 @@ from asterism.config import (
     from_mapping,
     load,
     parse,
-    variable_of,
     warning_of,
 )
 from asterism.options import TOPIC_NAMES, topic_overrides, topic_settings_as_user
 from asterism.settings import TIMEOUT_MS_MAX, TTL_MS_MAX, BackoffMs, TopicSettings
+from asterism.variables import variable_of
 
 WHOLE_FILE = b"""
 data_dir = "here"

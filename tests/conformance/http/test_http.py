@@ -207,7 +207,7 @@ def test_metrics_tell_counts_by_namespace_and_state(queue: Queue) -> None:
     assert f"asterism_messages{{{label}}} 2" in answer.text.split("\n")
     for line in answer.text.splitlines():
         label = r'[a-z]+="(?:[^"\\]|\\["\\])*"'
-        assert re.fullmatch(rf"#.*|[a-z_]+\{{(?:{label},?)*\}} \d+", line), line
+        assert re.fullmatch(rf"#.*|[a-z_]+\{{(?:{label},?)*\}} \d+(\.\d+)?", line), line
 
 
 def test_the_interface_is_described_and_can_be_read(http: httpx.Client) -> None:

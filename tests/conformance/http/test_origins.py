@@ -19,6 +19,10 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from asterism.config import ConfigError, load
+from asterism.gateways.http.door import DOOR
+from asterism.gateways.http.protocol import RefusedError
+from asterism.gateways.http.server import origins_and_hosts
 from asterism.testing import Broker
 from tests.conformance.http.browser import WITHIN_S, Page, browsing
 from tests.conformance.http.conftest import Queue
@@ -310,11 +314,16 @@ def test_a_door_that_listens_everywhere_has_every_address_as_a_name() -> None:
     ],
 )
 def test_a_setting_that_cannot_be_one_is_refused_by_its_name(name: str, value: str) -> None:
-    from asterism.config import ConfigError
-    from asterism.gateways.http.server import origins_and_hosts
+    with pytest.raises(ConfigError, match=f"{name}: http"):
+        load(None, {name: value})
 
-    with pytest.raises(ConfigError, match=name):
-        origins_and_hosts({name: value}, "127.0.0.1")
+
+def test_a_door_on_every_address_does_not_answer_to_every_name() -> None:
+    config = load(None, {"ASTERISM_HTTP__LISTEN": "*:8080"})
+    origins = origins_and_hosts(config.door(DOOR), "0.0.0.0")
+    origins.check_host({b"host": b"10.1.2.3:8080"})
+    with pytest.raises(RefusedError):
+        origins.check_host({b"host": b"evil.example"})
 
 
 # --- WebSockets ---------------------------------------------------------------------------------

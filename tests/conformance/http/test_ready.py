@@ -5,10 +5,13 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
 import httpx
 import pytest
 
+from asterism.gateways.http.door import DOOR
 from asterism.gateways.http.processes import KEPT_S, Processes
 from asterism.gateways.http.protocol import RefusedError, Request
 from asterism.sdk.aio import connect
@@ -177,3 +180,29 @@ def test_a_door_that_the_broker_has_turned_away_is_not_healthy(broker: Broker) -
         assert refused.value.status == 503
 
     asyncio.run(scenario())
+
+
+def test_the_health_check_of_the_door_asks_the_door(broker: Broker, http: httpx.Client) -> None:
+    said = broker.door("http")
+    assert DOOR.health(said, AGAIN_S) is None
+    with stopped(broker, "http"):
+        found = DOOR.health(said, LOOK_S)
+        assert found is not None and found.startswith("/health does not answer: ")
+    for url in (f"{broker.http_url}0", "", "http://127.0.0.1"):
+        assert DOOR.health({"url": url}, LOOK_S) is not None
+
+
+def test_the_health_check_tells_of_a_door_that_says_it_is_not_well() -> None:
+    class Ill(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(503, "turned away")
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Ill) as server:
+        answering = Thread(target=server.handle_request)
+        answering.start()
+        found = DOOR.health({"url": f"http://127.0.0.1:{server.server_port}"}, AGAIN_S)
+        answering.join()
+    assert found is not None and found.startswith("/health answers 503")

@@ -11,6 +11,8 @@ import pytest
 
 from asterism.config import Config, ConfigError, load
 from asterism.gateways.http import server
+from asterism.gateways.http.door import DOOR
+from asterism.gateways.process import listener
 from asterism.testing import Broker
 from asterism.wire import FRAME_BYTES_MAX
 from tests.conformance.http.conftest import PASSWORD, Queue
@@ -18,44 +20,51 @@ from tests.conformance.http.conftest import PASSWORD, Queue
 LIMIT = 1_048_576  # of a body, unless it is told otherwise
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return load(None, {"ASTERISM_DATA_DIR": str(tmp_path)})
+def configured(folder: Path, **variables: str) -> Config:
+    return load(None, {"ASTERISM_DATA_DIR": str(folder), **variables})
 
 
 # --- where it listens ---------------------------------------------------------------------------
 
 
 def test_it_listens_on_port_8080_of_localhost_unless_it_is_told_otherwise(
-    config: Config, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound = []
     monkeypatch.setattr(socket.socket, "bind", lambda _, address: bound.append(address))
-    for environ in ({}, {"MQ_HOST": "127.0.0.2", "MQ_PORT": "81"}):
-        server.listener(config, environ).close()
-    assert bound == [("127.0.0.1", 8080), ("127.0.0.2", 81)]
+    for environ in ({}, {"MQ_HOST": "127.0.0.2", "MQ_PORT": "81"}, {"MQ_HOST": "::1"}):
+        listener(configured(tmp_path, **environ), DOOR).close()
+    assert bound == [("127.0.0.1", 8080), ("127.0.0.2", 81), ("::1", 8080)]
 
 
 @pytest.mark.parametrize(
-    "environ", [{"MQ_PORT": "x"}, {"MQ_PORT": "65536"}, {"MQ_HOST": "0.0.0.0", "MQ_PORT": "0"}]
+    ("environ", "what"),
+    [
+        ({"MQ_PORT": "x"}, "MQ_PORT: http.listen must be a host and a port"),
+        ({"MQ_PORT": "65536"}, "MQ_PORT: http.listen must be a host and a port"),
+        (
+            {"MQ_HOST": "0.0.0.0", "MQ_PORT": "0"},
+            "http.listen is 0.0.0.0:0: others than this machine could connect",
+        ),
+    ],
 )
 def test_where_it_cannot_or_must_not_listen_is_said(
-    config: Config, environ: dict[str, str]
+    tmp_path: Path, environ: dict[str, str], what: str
 ) -> None:
-    with pytest.raises(ConfigError, match="MQ_"):
-        server.listener(config, environ)
+    with pytest.raises(ConfigError, match=what):
+        listener(configured(tmp_path, **environ), DOOR)
 
 
-def test_a_port_that_is_taken_is_named(config: Config) -> None:
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         with pytest.raises(ConfigError, match=port):
-            server.listener(config, {"MQ_PORT": port})
+            listener(configured(tmp_path, MQ_PORT=port), DOOR)
 
 
-def test_a_client_that_went_away_without_a_word_is_missed(config: Config) -> None:
+def test_a_client_that_went_away_without_a_word_is_missed(tmp_path: Path) -> None:
     """By the system: nothing else can tell of a long poll whose client has no machine any more."""
-    with server.listener(config, {"MQ_PORT": "0"}) as listening:
+    with listener(configured(tmp_path, MQ_PORT="0"), DOOR) as listening:
         listening.listen()
         with socket.create_connection(listening.getsockname()):
             taken, _ = listening.accept()
@@ -239,9 +248,12 @@ def test_the_limit_of_all_bodies_is_that_of_what_is_published_too(
 
 
 @pytest.mark.parametrize("environ", [{"MQ_SET_PAYLOAD_LIMIT": "1" + "0" * 12}, {}])
-def test_no_payload_may_be_larger_than_what_the_broker_can_take(environ: dict[str, str]) -> None:
+def test_no_payload_may_be_larger_than_what_the_broker_can_take(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
     """It would cost the door its connection, and all who use it theirs to the broker."""
-    assert server.limits_of(environ).payload + LIMIT // 32 < FRAME_BYTES_MAX
+    settings = configured(tmp_path, **environ).door(DOOR)
+    assert server.limits_of(settings).payload + LIMIT // 32 < FRAME_BYTES_MAX
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""A door of another project, as packages are installed: this folder stands on the path."""

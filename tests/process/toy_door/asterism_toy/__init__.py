@@ -1,0 +1,1 @@
+"""The toy door: a line in is a message out."""
