@@ -3,7 +3,7 @@
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -67,6 +67,14 @@ SETTINGS = settings(
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=list(HealthCheck),
 )
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """A broker for this file alone: topics of any name are deleted here, and a store counts the
+    messages of later topics from where a deleted one stopped."""
+    with Broker(doors=("http",), env={"MQ_ADMIN_PASSWORD": PASSWORD}) as running:
+        yield running
 
 
 def test_no_request_by_or_against_the_document_is_a_server_error(
