@@ -36,7 +36,9 @@ OPERATIONS_MAX: Final = 256  # that are read at a time; what is behind them wait
 # Operations that a client may always cause before others get their turn, in the time of tiny
 # messages: so one that says little need not wait for those that say much.
 STEP: Final = 32
-CONTROL_COST: Final = 8  # a SUB, in the same measure
+CONTROL_COST: Final = 8  # a SUB, in the same measure; a long one costs more
+CONTROL_COST_BYTES: Final = 64  # of its pattern: so many cost as much as a tiny message
+QUESTION_COST: Final = 16  # a request of which the broker is asked whether anybody is there
 QUESTIONS_MAX: Final = 256  # requests of one client that are not settled; then it is not read
 FIRST_PING_S: Final = 2.0  # after CONNECT, whatever the interval: it measures the way
 NAME_SHOWN_MAX: Final = 256
@@ -229,6 +231,8 @@ class Client(asyncio.Protocol):
             self._holds = True
             self.server.after_barrier(self, lambda: self.fail(""))
         self._pace()
+        if self.counted:
+            self.server.count(self)
 
     def _work_on(self) -> None:
         server, operations, left = self.server, self._operations, STEP
@@ -266,6 +270,8 @@ class Client(asyncio.Protocol):
         if type(operation) is tuple:
             return self._publish(*operation)
         self._control(operation)  # type: ignore[arg-type]
+        if isinstance(operation, Subscribe):
+            return CONTROL_COST + len(operation.subject) // CONTROL_COST_BYTES
         return CONTROL_COST
 
     def _pace(self) -> None:
@@ -314,8 +320,9 @@ class Client(asyncio.Protocol):
             self.say(protocol.error_line(protocol.INVALID_PUBLISH_SUBJECT))
         if self.verbose:
             self.say(protocol.OK)
+        asked = self._questions
         self._unfinished, cost = self.server.publish(self, publication, body)
-        return cost
+        return cost if self._questions == asked else QUESTION_COST
 
     def _control(self, operation: protocol.Control) -> None:
         if not self.has_connected and not isinstance(operation, Connect):

@@ -53,6 +53,7 @@ PAUSE_MAX_S: Final = 30.0  # between questions that the broker refuses, each twi
 # Between two questions for what clients want there is a pause as long as the first took to be
 # answered, or so long: however much they come and go, the broker is left half of the time.
 ASK_PAUSE_S: Final = 0.05
+ASKING_MAX: Final = 16  # queue groups of which the broker is told at a time; others wait
 GROUPS_MAX: Final = 1_024  # queue groups that the broker knows of; others are of this door alone
 QUESTIONS_MAX: Final = 10_000  # requests of which it is not known yet whether anybody is there;
 # past it no client is read
@@ -107,6 +108,8 @@ class Presence:
         self._exchange = exchange
         self._queue = queue
         self._asked: tuple[str, ...] = ()
+        # All queue groups of all clients share their turns, and have none of everybody's.
+        self._turn = asyncio.Semaphore() if queue is None else exchange.turns
         self._answered = asyncio.Event()  # the broker has confirmed something
         self._inbox: Inbox | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -129,7 +132,8 @@ class Presence:
             while self.confirmed < (version := self.version):
                 began_s = self._exchange.server.now_s()
                 try:
-                    await self._ask_for(self._wanted())
+                    async with self._turn:
+                        await self._ask_for(self._wanted())
                 except ClosedError:
                     return
                 except Exception as error:  # whatever it is, clients go on, and it is tried again
@@ -221,6 +225,7 @@ class Exchange:
         self.node = node
         self.topic = topic
         self.untold = 0  # messages that others than clients of this door were not told of
+        self.turns = asyncio.Semaphore(ASKING_MAX)
         self._everybody = Presence(self, None)
         self._groups: dict[bytes, Presence] = {}
         self._buffer: list[tuple[bytes, bytes]] = []  # to be told, with the next turn

@@ -25,6 +25,8 @@ CONTROL_LINE_MAX: Final = 4_096  # bytes; a longer line ends the connection
 SIZE_DIGITS_MAX: Final = 9
 LINES_KEPT_MAX: Final = 4_096  # control lines of publishers that are remembered; then all go
 LINE_KEPT_BYTES_MAX: Final = 512  # longer ones are parsed each time
+# So many bytes of a line that has to be parsed take as long as an operation whose line is known.
+LINE_COST_BYTES: Final = 64
 PIECES_MAX: Final = 64  # of a message that comes in many; then they are put together
 
 MANY: Final = 1 << 30  # more than any buffer has
@@ -171,8 +173,9 @@ class Parser:
         self.error: ProtocolError | None = None
 
     def feed(self, data: bytes, most: int = MANY) -> list[Operation]:
-        """Operations that are whole, so many at most: with ``is_behind`` there are more of them,
-        which ``feed(b"")`` returns. After a mistake ``error`` is set, and no more is read."""
+        """Operations that are whole, so many at most, and fewer where they are long: one at least.
+        With ``is_behind`` there are more of them, which ``feed(b"")`` returns. After a mistake
+        ``error`` is set, and no more is read."""
         if self.error is not None:
             return []
         if data:
@@ -229,12 +232,13 @@ class Parser:
 
     def _take(self, data: bytes, at: int, found: list[Operation], most: int) -> int:
         """Reads operations; returns where the first one begins that was not read."""
-        known, size = self._lines.known, len(data)
+        known, size, left = self._lines.known, len(data), most
         self._wanted, self._is_in_line = 0, False
         self.is_behind = True
         while at < size:
-            if len(found) >= most:
+            if left <= 0:
                 return at
+            left -= 1
             if self.must_connect and data[at : at + 1] not in b"Cc":
                 raise ProtocolError(AUTHORIZATION)
             end = data.find(b"\n", at)
@@ -246,6 +250,7 @@ class Parser:
             line = data[at:end]
             publication = known.get(line)
             if publication is None:
+                left -= len(line) // LINE_COST_BYTES
                 operation = self._plain_pub(line) or self._control(line)
                 self.must_connect &= not isinstance(operation, Connect)
                 if not isinstance(operation, Publication):

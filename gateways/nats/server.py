@@ -38,7 +38,7 @@ from asterism.gateways.process import (
     open_door,
     own_socket,
 )
-from asterism.process_host import return_large_blocks
+from asterism.process_host import return_large_blocks, settle_memory
 from asterism.sdk.aio import Node, connect
 from asterism.sdk.connection import Delivery
 from asterism.sdk.deliveries import REPLY_SUBJECT, REPLY_TOPIC
@@ -52,12 +52,12 @@ LOOKS: Final = 20  # a round of looks: each client is looked at once a second, o
 # others are heard. It is longer where nobody else has said anything for a while. In it, so many
 # bytes are handed out at most.
 TURN_S: Final = 0.001
+LEAVING_PART: Final = 0.25  # of it, for subscriptions of those that are gone
 TURN_ALONE_S: Final = 0.003
 ALONE_S: Final = 0.1
-TURN_BYTES_MAX: Final = 4 * 1_048_576
+TURN_BYTES_MAX: Final = 2 * 1_048_576
 FANOUT_MAX: Final = 512  # subscribers that are handed a message in one go; the rest follow
-FANOUT_BYTES_MAX: Final = 1_048_576  # the same, of large messages
-LEAVING_STEP: Final = 16  # subscriptions of one that is gone that end between two looks at the time
+FANOUT_BYTES_MAX: Final = 524_288  # the same, of large messages
 # Bytes that wait for clients to read them, or in messages that have come by half; past it those are
 # cut that have the most of them.
 WAITING_ALL_MAX: Final = 512 * 1_048_576
@@ -325,24 +325,30 @@ class Server:
         """One turn of those that wait for theirs."""
         self._is_working = False
         self._end_turn()
-        while self._leaving and not self.is_turn_over():
-            self._end_some(self._leaving[0])
+        if self._leaving:
+            self._end_some()
         waiting = self._waiting
-        while waiting and not self.is_full and not self.is_turn_over():
+        while waiting and not self.is_full:
             client = waiting.popleft()
             client.is_queued = False
             client.work()
+            if self.is_turn_over():
+                break
         if waiting or self._leaving:
             self._work_soon()
 
-    def _end_some(self, left: Iterator[Subscription]) -> None:
-        for _ in range(LEAVING_STEP):
-            subscription = next(left, None)
+    def _end_some(self) -> None:
+        """Ends subscriptions of those that are gone, for a part of the turn."""
+        until_s = self.now_s() + TURN_S * LEAVING_PART
+        while self._leaving:
+            subscription = next(self._leaving[0], None)
             if subscription is None:
                 self._leaving.popleft()
-                return
+                continue
             client = subscription.client
             self.guard(client, partial(client.finish, subscription))
+            if self.now_s() >= until_s:
+                return
 
     def after_barrier(self, client: Client, reached: Callable[[], None]) -> None:
         """Calls back when what this client has said and asked for is known to all."""
@@ -511,7 +517,7 @@ class Server:
         for delivery in deliveries:
             is_wanted = await self._hand_out(delivery, queue)
             if not delivery.is_finished:
-                is_for_few = delivery.header.max_receivers is not None or delivery.mode == "push"
+                is_for_few = queue is not None or _is_for_few(delivery)
                 (taken if is_wanted or not is_for_few else unwanted).append(delivery)
             if self.is_turn_over():
                 await asyncio.sleep(0)
@@ -637,6 +643,11 @@ def _parts(clients: list[Client], count: int) -> Iterator[list[Client]]:
     yield from ([clients[at : at + size] for at in range(0, len(clients), size)] or [[]])
 
 
+def _is_for_few(delivery: Delivery) -> bool:
+    """May another receiver have it in place of this door, where nobody here wants it?"""
+    return delivery.header.max_receivers is not None or delivery.mode == "push"
+
+
 def tls_of(settings: Settings) -> ssl.SSLContext | None:
     """How connections are encrypted, if they are; ``ConfigError`` where that cannot be."""
     if not settings.tls_cert:
@@ -690,6 +701,7 @@ async def _serve(config: Config, name: str) -> None:
                 lambda: Client(server, next(numbers)), sock=listening, backlog=2_048
             )
             watching = loop.create_task(server.watch())
+            settle_memory()  # or many subscriptions would have it look through all of them often
             is_slow = await _until_told(loop)
             entrance.close()
             if is_slow:

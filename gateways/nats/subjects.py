@@ -77,16 +77,22 @@ def _quoted(found: "re.Match[bytes]") -> bytes:
 
 def subject_of(subject: bytes) -> str:
     """The broker's subject for one of NATS; ``UnspeakableError`` where there is none."""
-    return _joined([segment_of(token) for token in subject.split(b".")])
+    return _joined([segment_of(token) for token in _tokens(subject)])
 
 
 def interest_of(pattern: bytes) -> str:
     """The broker's interest for what a client of NATS subscribes to."""
-    tokens = pattern.split(b".")
+    tokens = _tokens(pattern)
     segments = ["*" if token == b"*" else segment_of(token) for token in tokens]
     if tokens[-1] == b">":
         segments[-1] = "**"
     return _joined(segments)
+
+
+def _tokens(subject: bytes) -> list[bytes]:
+    if subject.count(b".") >= limits.SEGMENTS_MAX:
+        raise UnspeakableError(subject)  # each token would take a while to read
+    return subject.split(b".")
 
 
 def _joined(segments: list[str]) -> str:

@@ -34,6 +34,8 @@ LAG = "tests/unit/test_lag.py"
 DOORS = "tests/unit/test_doors.py"
 OPEN_DOORS = "tests/process/test_doors.py"
 NATS = "tests/conformance/nats"
+NATS_UNITS = "tests/unit/nats"
+ECHO = "tests/unit/test_echo.py"
 
 
 class Planted(NamedTuple):
@@ -1292,5 +1294,89 @@ PLANTED: tuple[Planted, ...] = (
         "        left = until_s - time.monotonic()\n",
         "        left = 60.0\n",
         f"{NATS}/test_clients_shown.py",
+    ),
+    Planted(
+        "a receiver that is all of one node without echo is passed over",
+        "actors/receivers.py",
+        "        if quiet == len(receiver.endpoints):\n            return False\n",
+        "        if quiet == len(receiver.endpoints):\n            return True\n",
+        ECHO,
+    ),
+    Planted(
+        "a receiver is passed over for what the endpoint without echo wants, and for nothing else",
+        "actors/receivers.py",
+        "            matches(interest, subject)\n            for number in self.nodes[node]\n",
+        "            True\n            for number in self.nodes[node]\n",
+        ECHO,
+    ),
+    Planted(
+        "what one node need not hear others do",
+        "actors/receivers.py",
+        "        return self.quiet.get(node, 0) == len(self.endpoints) > 0\n",
+        "        return self.quiet.get(node, 0) > 0\n",
+        ECHO,
+    ),
+    Planted(
+        "a message that is looked at by itself passes over its publisher as others do",
+        "actors/publishing.py",
+        "            if receiver.endpoints and number != WORK and self.hears(receiver, message):\n",
+        "            if receiver.endpoints and number != WORK:\n",
+        ECHO,
+    ),
+    Planted(
+        "a payload that is too large is refused though nobody hears it",
+        "actors/passing.py",
+        "        if max(map(len, payloads)) > settings.max_payload:\n            return None\n",
+        "",
+        ECHO,
+    ),
+    Planted(
+        "a client of the NATS door that says much leaves the turn to others",
+        "gateways/nats/client.py",
+        "                if self.is_closed or server.is_turn_over():\n",
+        "                if self.is_closed:\n",
+        f"{NATS_UNITS}/test_turns.py",
+    ),
+    Planted(
+        "an error of the NATS door ends one connection and no other",
+        "gateways/nats/server.py",
+        "            work()\n        except Exception:\n",
+        "            work()\n        except MemoryError:\n",
+        f"{NATS_UNITS}/test_turns.py",
+    ),
+    Planted(
+        "a connection of the NATS door that is to be closed ends, read or not",
+        "gateways/nats/server.py",
+        "            self.closing[client] = self.now_s() + CLOSING_S\n",
+        "            self.closing[client] = self.now_s() + 60.0\n",
+        f"{NATS_UNITS}/test_turns.py",
+    ),
+    Planted(
+        "all that a client of the NATS door says of itself is not kept",
+        "gateways/nats/client.py",
+        "        merged = self.options | {name: options[name] for name in _OPTIONS & options.keys()}\n",
+        "        merged = self.options | options\n",
+        f"{NATS_UNITS}/test_turns.py",
+    ),
+    Planted(
+        "a route of the NATS door is never out of date",
+        "gateways/nats/subscriptions.py",
+        "            self._forget_all()\n        elif",
+        "            pass\n        elif",
+        "tests/property/test_nats.py",
+    ),
+    Planted(
+        "the NATS door asks for nothing that the broker has to refuse",
+        "gateways/nats/digest.py",
+        "            if len(asked[-1].encode()) > limits.SUBJECT_BYTES_MAX:\n",
+        "            if len(asked[-1].encode()) > 2 * limits.SUBJECT_BYTES_MAX:\n",
+        f"{NATS_UNITS}/test_digest.py",
+    ),
+    Planted(
+        "headers that are too many are not read",
+        "gateways/nats/headers.py",
+        "    if len(lines) > LINES_MAX:\n",
+        "    if len(lines) > 1_000 * LINES_MAX:\n",
+        f"{NATS_UNITS}/test_headers.py",
     ),
 )

@@ -184,15 +184,16 @@ def test_a_payload_that_comes_in_many_pieces_is_held_in_few() -> None:
         reading.feed(b"xy")
     assert len(reading._rest) < 100_000 / PIECES_MAX + 2 * PIECES_MAX
     assert reading.held == 15 + 200_000
-    found: list[Any] = reading.feed(b"z" * 800_000 + b"\r\n")
-    assert [body for _, body in found] == [b"xy" * 100_000 + b"z" * 800_000 + b"\r\n"]
+    (found,) = reading.feed(b"z" * 800_000 + b"\r\n")
+    (shown_as,) = shown([found])
+    assert shown_as[-1] == b"xy" * 100_000 + b"z" * 800_000 + b"\r\n"
 
 
 def test_lines_of_publishers_are_remembered_within_bounds() -> None:
     lines = Lines(PAYLOAD_MAX)
     reading = Parser(lines)
-    found: list[Any] = reading.feed(b"PUB a 0\r\n\r\n" * 2)
-    assert found[0][0] is found[1][0]
+    operations: list[Any] = reading.feed(b"PUB a 0\r\n\r\n" * 2)
+    assert operations[0][0] is operations[1][0]
     for number in range(LINES_KEPT_MAX + 1):
         reading.feed(b"PUB s%d 0\r\n\r\n" % number)
         assert len(lines.known) <= LINES_KEPT_MAX
