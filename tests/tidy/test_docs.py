@@ -27,6 +27,7 @@ LONG = (
     "python -m tests.sim",
     "python -m tests.fault.image_cuts",
     "python -m tests.fault.hostile",
+    "python -m tests.fault.nats_hostile",
     "asterism up",
     "asterism bench",
     *(f"asterism spark {job}" for job in ("report", "export", "replay", "audit", "sql")),
