@@ -89,6 +89,7 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "name": st.sampled_from(["anna", "berta"]),
     "group": st.none() | st.just("crew"),
     "durable": st.none() | st.booleans(),
+    "echo": st.booleans(),
     "credit": st.integers(1, 3),
     "less": st.integers(0, 3),
     "holding": st.none() | holdings,
