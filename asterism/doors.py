@@ -1,4 +1,4 @@
-"""What a front door tells the rest of the broker: one record, ``DOOR`` in a module ``door``. Pure.
+"""The record of a front door, ``DOOR`` in a module ``door``: all that the broker knows of it. Pure.
 
 Configuration, command line, supervisor and tests find doors by that record (``doors_host``), and
 name none. A door of another project is found by an entry point of the group ``asterism.doors``.
@@ -215,11 +215,11 @@ class Door(Generic[_S]):
     extra: str = ""  # of asterism, which installs what it needs
     needs: tuple[str, ...] = ()  # modules without which it cannot run
     shows: str = "address"  # what people are shown of what it says
-    # What is wrong with a process of it, by asking that process; none where it is well. It is given
-    # what the process said when it was ready, and how many seconds it may take.
+    # Asks a process of the door whether it is well; returns what is wrong, or None. It is given what
+    # the process said when it was ready, and how many seconds it may take.
     health: Callable[[Mapping[str, Any], float], str | None] = _is_well
-    # Who is connected to a process of it, by asking that process: so many at most (none: all), in
-    # so many seconds. None where it does not tell; ``OSError`` where it should and does not.
+    # Asks a process of the door for its clients: this many at most (None: all), within these seconds.
+    # Returns None where the door lists none; raises ``OSError`` where the process does not answer.
     clients: Callable[[Mapping[str, Any], int | None, float], Clients | None] = _tells_no_clients
     customary: Mapping[str, Customary] = field(default_factory=dict)
 

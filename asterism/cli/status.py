@@ -1,7 +1,7 @@
-"""``asterism status``: every process of a broker, as it says of itself, and who is connected.
+"""``asterism status``: what each process of a broker reports, and which clients its doors have.
 
-A door says nothing by the broker: of those in the data folder on this machine, the system tells.
-Its clients it is asked for by the function that its record has for that.
+Doors do not report through the broker: this reads their files in the data folder, asks the system
+about their processes, and lists their clients by the function in the door's record.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def doors(run_folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def clients_of(status: Mapping[str, Any], most: int | None, timeout_s: float) -> dict[str, Any]:
-    """Who is connected to a process of a door, so many at most; nothing of one that never tells."""
+    """The clients of a door's process, at most this many; nothing for a door that lists none."""
     try:
         told = all_doors()[status["door"]].clients(status, most, timeout_s)
     except OSError as error:

@@ -1,9 +1,8 @@
 """The door's side towards the broker: what its clients publish and want, told to the topic.
 
-Messages between clients of this door go straight, and the broker is told of each in the same turn
-of the loop: it has them for everybody else, and sends them to nobody here (``echo=False``). So
-order and speed among these clients do not depend on the broker, and they go on talking while it is
-away.
+Messages between clients of this door go straight. The broker is told of each within ``TELL_S``, and
+before any PONG: it delivers them to everybody else, and to nobody here (``echo=False``). So order
+and speed among these clients do not depend on the broker, and they go on talking while it is away.
 
 I1  What clients publish is told in the order in which it was handed out here.
 I2  Behind a barrier stands nothing that came before it: the broker has confirmed what was told and

@@ -45,10 +45,8 @@ HEADERS_REQUIRED: Final = "no responders requires headers support"
 AUTHORIZATION: Final = "Authorization Violation"
 AUTHENTICATION_TIMEOUT: Final = "Authentication Timeout"
 STALE: Final = "Stale Connection"
-SLOW: Final = "Slow Consumer"
 CONNECTIONS_EXCEEDED: Final = "maximum connections exceeded"
 SUBSCRIPTIONS_EXCEEDED: Final = "maximum subscriptions exceeded"
-TLS_REQUIRED: Final = "Secure Connection - TLS Required"
 
 
 class ProtocolError(Exception):

@@ -96,7 +96,6 @@ class Server:
         self.entered = 0  # clients, in all
         self.slow = self.stale = 0  # those of them that were cut
         self.in_messages = self.in_bytes = self.out_messages = self.out_bytes = 0  # of those gone
-        self.is_leaving = False
         self._clients_max = clients_max
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
@@ -601,7 +600,6 @@ class Server:
 
     async def leave_slowly(self) -> None:
         """Tells clients to go elsewhere, and gives them time to."""
-        self.is_leaving = True
         for client in list(self.clients.values()):
             if client.protocol >= 1:
                 client.say(self.info_for(client, ldm=True))
