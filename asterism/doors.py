@@ -215,11 +215,12 @@ class Door(Generic[_S]):
     extra: str = ""  # of asterism, which installs what it needs
     needs: tuple[str, ...] = ()  # modules without which it cannot run
     shows: str = "address"  # what people are shown of what it says
-    # Asks a process of the door whether it is well; returns what is wrong, or None. It is given what
-    # the process said when it was ready, and how many seconds it may take.
+    # Asks a process of the door whether it is well; returns what is wrong, or None. It is given
+    # what the process said when it was ready, and how many seconds it may take.
     health: Callable[[Mapping[str, Any], float], str | None] = _is_well
-    # Asks a process of the door for its clients: this many at most (None: all), within these seconds.
-    # Returns None where the door lists none; raises ``OSError`` where the process does not answer.
+    # Asks a process of the door for its clients: this many at most (None: all), within these
+    # seconds. Returns None where the door lists none; raises ``OSError`` where the process does not
+    # answer.
     clients: Callable[[Mapping[str, Any], int | None, float], Clients | None] = _tells_no_clients
     customary: Mapping[str, Customary] = field(default_factory=dict)
 
