@@ -20,6 +20,7 @@ from asterism.router.interest import InterestTrie
 ANSWER_MS_MAX: Final = 20  # how long a turn waits for an answer
 PAUSE_MS: Final = 500  # how long nothing is asked after an answer that did not come
 QUESTIONS_MAX: Final = 4_096  # in one message
+TOLD_MAX: Final = 256  # things that wait to be told together: each message wakes a thread
 log = logging.getLogger("asterism.worker")
 
 
@@ -33,19 +34,30 @@ class Asking:
         self._socket.immediate = True  # nothing is kept for one that is not there
         self._socket.connect(socket_address(config, "interests"))
         self._number = 0
+        self._untold: list[tuple[object, ...]] = []
         self._paused_until_ms = 0
         self.looked_up: list[AskedMatcher] = []  # in this turn
 
     def end_turn(self) -> None:
-        """What was looked up in this turn and not used is not kept."""
+        """Tells what changed; what was looked up in this turn and not used is not kept."""
         for matcher in self.looked_up:
             matcher.forget_answers()
         self.looked_up.clear()
+        self._tell_all()
 
     def tell(self, *message: object) -> None:
-        """Says something that needs no answer; if it is lost, a question shows it."""
+        """Says something that needs no answer, at the end of the turn or ahead of the next question;
+        if it is lost, a question shows it."""
+        self._untold.append(message)
+        if len(self._untold) >= TOLD_MAX:
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        if not self._untold:
+            return
+        untold, self._untold = self._untold, []
         try:
-            self._socket.send(msgpack.packb(message), zmq.NOBLOCK)
+            self._socket.send(msgpack.packb(("told", untold)), zmq.NOBLOCK)
         except zmq.Again:
             return
 
@@ -54,6 +66,7 @@ class Asking:
         now_ms = self._clock.now_ms()
         if now_ms < self._paused_until_ms:
             return None
+        self._tell_all()
         self._number += 1
         try:
             message = msgpack.packb(("match", self._number, questions))

@@ -13,7 +13,8 @@ I2  What a client does not take waits in its lane's outbox. Past a bound, one th
     bounded by the credit that it gave. This process never waits for a client.
 I3  A worker that is asked one small thing soon after the other stays awake for a moment: to fall
     asleep, to be woken and to find its memory again takes it longer than to answer. It does not
-    where things come seldom, or are large, and lets everybody else go first who wants its core.
+    where things come seldom or are large, nor while other processes want its core: the kernel makes
+    a process that yields wait behind them for milliseconds, one that slept for much less.
 I4  Parts that are not whole yet are bounded for all lanes together; past that, the lane is cut that
     has the most of one.
 I5  A session whose lane is over is sent nothing, by whatever way, until that is taken note of.
@@ -39,12 +40,16 @@ UNCLAIMED_S: Final = 5.0  # for a session to claim a connection
 UNCLAIMED_MAX: Final = (
     256  # connections that no session has claimed; the oldest is cut for the next
 )
+ACCEPTS_MAX: Final = 8  # connections that one turn takes in, and closes; others wait for the next
 OUTBOX_BYTES_MAX: Final = 64 << 20  # waiting for one client; past it, one that stalls is cut
 STALLED_S: Final = 5.0  # for how long it takes nothing of that
 READY_MAX: Final = 64  # sockets that one turn looks at; the others come first in the next
 READ_BYTES: Final = 128 << 10  # of one lane in one turn
 SLICE_PARTS: Final = 32  # of one lane, before the others have theirs
 AWAKE_S: Final = 0.000_2  # for so long a worker waits awake, where the last wait was as short
+# A yield that took longer than AWAKE_S was another process's turn: for this long, the worker then
+# sleeps when it waits, and has lost one message in hundreds to finding that out.
+CROWDED_S: Final = 0.25
 SMALL_BYTES: Final = 4_096  # what has come in one turn of a dialogue, at most
 SOCKET_BUFFER_BYTES: Final = 1 << 20  # as far as the system allows
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
@@ -101,6 +106,7 @@ class Lanes:
         """Listens at a path; without one, there are no lanes. ``alert``: it may wait awake."""
         self._is_alert = alert
         self._was_short = False  # was the last wait for something small as short?
+        self._crowded_until = 0.0  # other processes want this core: it does not wait awake
         self._taken_bytes = 0  # of lanes since it waited last
         self._epoll = select.epoll()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -149,16 +155,28 @@ class Lanes:
     def _wait(self, timeout_s: float) -> list[tuple[int, int]]:
         is_dialogue = self._is_alert and self._taken_bytes <= SMALL_BYTES
         began = monotonic()
-        if is_dialogue and self._was_short:
-            until = began + AWAKE_S
-            while monotonic() < until:
-                fresh = self._epoll.poll(0, READY_MAX)
-                if fresh:
-                    return fresh
-                os.sched_yield()
+        if is_dialogue and self._was_short and began >= self._crowded_until:
+            fresh = self._wait_awake(began)
+            if fresh:
+                return fresh
         fresh = self._epoll.poll(timeout_s, READY_MAX)
         self._was_short = is_dialogue and monotonic() - began < AWAKE_S
         return fresh
+
+    def _wait_awake(self, began: float) -> list[tuple[int, int]]:
+        """Waits without sleeping, for a moment, as long as no other process wants this core."""
+        now = began
+        while now < began + AWAKE_S:
+            fresh = self._epoll.poll(0, READY_MAX)
+            if fresh:
+                return fresh
+            yielded = monotonic()
+            os.sched_yield()
+            now = monotonic()
+            if now - yielded > AWAKE_S:
+                self._crowded_until = now + CROWDED_S
+                break
+        return []
 
     # --- what comes -------------------------------------------------------------------------
 
@@ -177,7 +195,7 @@ class Lanes:
             lane = self._lanes.get(descriptor)
             if lane is None:
                 if descriptor == self._listener.fileno():
-                    self._accept()
+                    self._accept(ACCEPTS_MAX)
                 continue
             if events & select.EPOLLOUT:
                 self._drain(lane)
@@ -223,9 +241,9 @@ class Lanes:
             if self._held_bytes > HELD_BYTES_MAX:
                 self._end(max(self._lanes.values(), key=lambda held: held.stream.held_bytes))
 
-    def _accept(self) -> None:
-        """Takes in who has connected."""
-        while True:
+    def _accept(self, most: int) -> None:
+        """Takes in some of the connections that wait."""
+        for _ in range(most):
             try:
                 connection, _ = self._listener.accept()
             except OSError:
@@ -247,7 +265,7 @@ class Lanes:
 
     def claim(self, session: bytes, token: bytes) -> None:
         """A session says which lane is its own; ``PeerError`` where there is none of that token."""
-        self._accept()
+        self._accept(LANES_MAX)  # all that wait: it may be the last of them
         lane = None
         for _ in range(len(self._unclaimed)):
             unclaimed = self._unclaimed.popleft()

@@ -63,8 +63,8 @@ from asterism.wire import Part, Verb
 DRAIN_MAX: Final = 256  # messages taken from the workers before clients have their turn
 DRAIN_COST_MAX: Final = 128  # of what is taken from clients before the others have their turn, but
 DRAIN_BYTES_MAX: Final = 8 << 20  # for the last message; and bytes of it, likewise
-# What messages are made of, which costs 1. All else is rare, and costs more: a client that floods
-# the front-end with it would keep it and the workers busy.
+# Publishing and consuming cost 1 a request. All else is rare, takes a worker longer, and costs more:
+# a client that floods the broker with it would keep the front-end and the workers busy.
 TRAFFIC: Final = frozenset(
     {
         *(Verb.PUBLISH, Verb.AWAIT_RECEIPTS, Verb.GRANT, Verb.PULL, Verb.CANCEL_WAIT, Verb.REPORT),
@@ -72,7 +72,9 @@ TRAFFIC: Final = frozenset(
         Verb.FAIL,
     }
 )
-CONTROL_COST: Final = 10  # of anything else
+RECEIVING: Final = frozenset({Verb.SUBSCRIBE, Verb.SET_INTERESTS, Verb.UNSUBSCRIBE, Verb.DETACH})
+RECEIVING_COST: Final = 20  # of coming to a topic, of other interests, and of leaving it
+CONTROL_COST: Final = 40  # of anything else, and of what cannot be understood
 CHARGED_BYTES: Final = 32 << 10  # so many bytes cost 1 more
 ROUTES_MAX: Final = 65_536  # topics whose worker is remembered; all are forgotten past it
 BACKLOG: Final = 1_024  # connections of the gate that ZeroMQ has not taken yet
@@ -271,7 +273,7 @@ class FrontEnd:
                 self._on_part(connection, frame, part)
         if held:
             self._forward(connection, held_for, frame, held)
-        return sum(1 if part.verb in TRAFFIC else _control_cost(part) for part in parts)
+        return sum(map(_cost, parts))
 
     def _count_refused(self, connection: Connection) -> None:
         """A message was refused as a whole; a client that sends nothing else is cut."""
@@ -648,8 +650,12 @@ class FrontEnd:
             self._tell(session.workers, b"ended", session.id)
 
 
-def _control_cost(part: Part) -> int:
-    return CONTROL_COST * (1 + (part.end - part.begin) // CHARGED_BYTES)
+def _cost(part: Part) -> int:
+    """What a request costs its client, beside its bytes."""
+    if part.verb in TRAFFIC:
+        return 1
+    cost = RECEIVING_COST if part.verb in RECEIVING else CONTROL_COST
+    return cost * (1 + (part.end - part.begin) // CHARGED_BYTES)
 
 
 def _held_bytes(session: Session) -> int:

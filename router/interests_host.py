@@ -3,9 +3,10 @@ asterism.router.interests_host``
 
 A worker sends one MessagePack array a message, and is answered where it asks:
 
-    ["change", topic, before, after, added, removed]     added, removed: [[interest, receiver], …]
-    ["whole", topic, version, pairs]
-    ["forget", topic]
+    ["told", [message, …]]                               one of the next three each
+        ["change", topic, before, after, added, removed] added, removed: [[interest, receiver], …]
+        ["whole", topic, version, pairs]
+        ["forget", topic]
     ["match", number, [[topic, version, subjects], …]]   -> [number, [receivers | nil, …]]
 
 ``nil`` says that the version is not known here: the worker then tells the whole, and meanwhile
@@ -112,14 +113,19 @@ class InterestRouter:
             found = [self._table.match(*question) for question in questions]
             self._unknown += found.count(None)
             return number, [None if one is None else list(one) for one in found]
+        assert what == "told"
+        for told, *about in rest[0]:
+            self._on_told(told, about)
+        return None
+
+    def _on_told(self, what: str, about: list[Any]) -> None:
         if what == "change":
-            self._table.change(*rest)
+            self._table.change(*about)
         elif what == "whole":
-            self._table.replace(*rest)
+            self._table.replace(*about)
         else:
             assert what == "forget"
-            self._table.forget(*rest)
-        return None
+            self._table.forget(*about)
 
     def _drain_frontend(self) -> None:
         for _ in range(DRAIN_MAX):
