@@ -48,10 +48,15 @@ SMALL_BYTES: Final = 256 << 10  # a larger message needs a grant
 LARGE_BYTES_MAX: Final = 256 << 20  # of all messages that need one,
 LARGER_BYTES: Final = 4 << 20  # of which those that are larger than this
 LARGER_BYTES_MAX: Final = 192 << 20  # leave a part to others
-MESSAGES_MAX: Final = 128  # that a client has sent and the front-end has not taken
+MESSAGES_MAX: Final = 128  # that a client has sent and the front-end has not taken; fewer where its
+# last ones cost so much that these would cost more than it may spend, and of a new client:
+FIRST_MESSAGES_MAX: Final = 16
+COST_WEIGHT: Final = 1 / 8  # of a message, in what those of its client are taken to cost
 COMMAND_COST: Final = 10  # of a PING of ZMTP, which the ROUTER answers
 BURST_MS: Final = 1_000  # what a client may send in so long it may send at once,
-DEBT_MS_MAX: Final = 1_000  # for so long it is held up at a time, at most
+DEBT_MS_MAX: Final = 1_000  # for so long it is held up at a time, at most: it must hear of us.
+# Then one message of it is taken, and so on until it has paid; at most it owes this.
+OWED_MS_MAX: Final = 10_000
 FIRST_BURST_MS: Final = 100  # and in so long when it has just connected: a new one costs nothing
 SLOW_MS: Final = 500  # for so long a grant may go unused while others wait,
 SLOW_BYTES_MS: Final = 1_000  # and so many bytes have to come in each millisecond after that
@@ -70,10 +75,11 @@ class Connection:
     """One client's connection, and ours to the ROUTER for it."""
 
     __slots__ = (
-        *("accepted_ms", "client", "frames_down", "frames_up", "granted", "granted_ms"),
+        *("accepted_ms", "client", "cost", "frames_down", "frames_up", "granted", "granted_ms"),
         *("granted_until", "handshake_down", "handshake_up", "has_session", "held", "is_leaving"),
-        *("is_indebted", "is_over", "is_waiting", "masks", "paid_ms", "refused", "refused_ms"),
-        *("router", "routing", "sent", "taken", "taken_messages", "to_client", "to_router"),
+        *("held_up_ms", "is_indebted", "is_over", "is_waiting", "masks", "paid_ms", "refused"),
+        *("refused_ms", "router", "routing", "sent", "taken", "taken_messages", "to_client"),
+        *("to_router", "window"),
     )
 
     def __init__(self, client: socket.socket, now_ms: int) -> None:
@@ -100,7 +106,10 @@ class Connection:
         self.granted_ms = 0
         self.granted_until = 0  # the payload by which the grant is used up
         self.is_waiting = False  # for a grant
-        self.is_indebted = False  # not read until it has paid for what it sent
+        self.is_indebted = False  # not read until it has paid for what it sent, or for long enough
+        self.held_up_ms = 0  # since when
+        self.cost = 0.0  # of a message of it, as the last ones were
+        self.window = FIRST_MESSAGES_MAX  # messages that it may have on their way to the front-end
         self.paid_ms = float(now_ms - FIRST_BURST_MS)  # when that is, or was
         self.masks = {client.fileno(): 0}  # what is watched, by descriptor
 
@@ -122,7 +131,7 @@ class Connection:
     @property
     def passable(self) -> int:
         """Messages that may go to the ROUTER before the front-end has taken more."""
-        most = MESSAGES_MAX if self.has_session else 1
+        most = self.window if self.has_session else 1
         return most - (self.frames_up.messages - self.taken_messages)
 
     def may_read(self) -> bool:
@@ -452,26 +461,39 @@ class Gate:
     # --- pace -------------------------------------------------------------------------------
 
     def charge(self, connection: Connection, cost: float) -> None:
-        """The front-end has done so much for a client; one that asks too much is held up."""
-        if connection.is_over or connection.is_leaving:
+        """The front-end has done so much for a client; one that asks too much is held up, also with
+        what it sent before it left."""
+        if connection.is_over:
             return
         if connection.client.family == socket.AF_UNIX:
+            connection.window = MESSAGES_MAX
             return  # of this user: a door, which carries many clients, or a program of its own
         earliest_ms = float(self._now_ms - BURST_MS)
         paid_ms = max(connection.paid_ms, earliest_ms) + cost * self._request_ms
-        connection.paid_ms = min(paid_ms, self._now_ms + self._debt_ms_max)
-        if connection.paid_ms > self._now_ms and not connection.is_indebted:
+        connection.paid_ms = min(paid_ms, self._now_ms + OWED_MS_MAX)
+        known = connection.cost or cost  # the first one tells
+        connection.cost = known + (cost - known) * COST_WEIGHT
+        left = (self._now_ms - connection.paid_ms) / self._request_ms
+        connection.window = max(1, min(MESSAGES_MAX, int(left / max(connection.cost, 1.0))))
+        if left < 0 and not connection.is_indebted:
             connection.is_indebted = True
-            heappush(self._indebted, (connection.paid_ms, connection.routing, connection))
+            connection.held_up_ms = self._now_ms
+            self._hold_up(connection)
+
+    def _hold_up(self, connection: Connection) -> None:
+        until_ms = min(connection.paid_ms, connection.held_up_ms + self._debt_ms_max)
+        heappush(self._indebted, (until_ms, connection.routing, connection))
 
     def _read_on(self, connection: Connection) -> None:
         """A client was held up: goes on with it, unless more was charged meanwhile."""
-        if connection.paid_ms > self._now_ms and not connection.is_over:
-            heappush(self._indebted, (connection.paid_ms, connection.routing, connection))
+        if connection.is_over:
+            return
+        most_ms = connection.held_up_ms + self._debt_ms_max
+        if self._now_ms < min(connection.paid_ms, most_ms):
+            self._hold_up(connection)
             return
         connection.is_indebted = False
-        if not connection.is_over:
-            self._go_on(connection)
+        self._go_on(connection)
 
     # --- grants for large messages ------------------------------------------------------------
 

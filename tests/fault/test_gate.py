@@ -16,6 +16,7 @@ from asterism.router.zmtp import COMMANDS_MAX
 from tests.fault.test_hostile_peers import COMMAND, GREETING, MIB, WAIT_S, frame, ready
 
 pytestmark = pytest.mark.fault
+DEBT_MS = 2_000
 PING = frame(b"\x04PING\0\0", COMMAND)
 
 
@@ -32,7 +33,7 @@ class Bench:
         self._router = self._context.socket(zmq.ROUTER)
         self._router.bind(f"ipc://{folder}/r")
         address = Address("tcp://127.0.0.1:0", host="127.0.0.1", port=0)
-        self.gate = Gate([address], f"{folder}/r", 100, 5_000, requests_max, 2_000)
+        self.gate = Gate([address], f"{folder}/r", 100, 5_000, requests_max, DEBT_MS)
         self.now_ms = 1_000
         self._clients: list[socket.socket] = []
 
@@ -131,13 +132,46 @@ def test_a_client_that_asks_too_much_is_held_up_and_goes_on_by_itself(bench: Ben
     bench.take(cost=1_000_000)
     assert connection.is_indebted and connection.is_held_up
     client.sendall(frame(b"y"))
-    bench.now_ms += 1_999
+    bench.now_ms += DEBT_MS - 1
     bench.gate.turn(bench.now_ms)
     assert connection.is_held_up, "for as long as a client waits for a sign of life, and no longer"
     assert 0 < bench.gate.wait_ms() <= 2
     bench.now_ms += 1
     assert bench.take() is connection
+    bench.now_ms += 60_000
+    bench.gate.turn(bench.now_ms)
     assert not connection.is_held_up
+
+
+def test_a_client_that_owes_more_is_read_a_message_at_a_time_until_it_has_paid(
+    bench: Bench,
+) -> None:
+    client, connection = bench.client()
+    client.sendall(frame(b"x"))
+    bench.take(cost=30_000)
+    client.sendall(frame(b"y") * 50)
+    bench.now_ms += DEBT_MS
+    bench.until(lambda: connection.held)
+    assert connection.frames_up.messages - connection.taken_messages == 1
+    bench.take(cost=0)
+    assert connection.is_held_up
+    bench.now_ms += 60_000
+    while connection.taken_messages < 51:
+        bench.take(cost=1)
+    assert not connection.is_held_up
+
+
+def test_a_client_whose_messages_cost_much_has_few_of_them_on_their_way(bench: Bench) -> None:
+    client, connection = bench.client()
+    bench.now_ms += 1_000
+    client.sendall(frame(b"x") * 1_000)
+    bench.take(cost=1)
+    bench.until(lambda: connection.frames_up.messages - connection.taken_messages == MESSAGES_MAX)
+    for _ in range(30):
+        bench.take(cost=20)
+    bench.until(lambda: connection.held)
+    assert 1 <= connection.frames_up.messages - connection.taken_messages < MESSAGES_MAX
+    assert connection.window == int((1_000 - 30 * 20 - 1) / connection.cost)
 
 
 def test_a_client_that_leaves_in_debt_is_forgotten(bench: Bench) -> None:
