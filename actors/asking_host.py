@@ -46,8 +46,8 @@ class Asking:
         self._tell_all()
 
     def tell(self, *message: object) -> None:
-        """Says something that needs no answer, at the end of the turn or ahead of the next question;
-        if it is lost, a question shows it."""
+        """Says something that needs no answer, at the end of the turn or ahead of a question; if it
+        is lost, a question shows it."""
         self._untold.append(message)
         if len(self._untold) >= TOLD_MAX:
             self._tell_all()

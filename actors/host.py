@@ -39,7 +39,7 @@ from asterism.actors.turns import Turns
 from asterism.config import Config, ConfigError
 from asterism.effects import Accepted, Forward, Refusal, Refuse
 from asterism.errors import PeerError
-from asterism.frames_host import is_readable, receive, rest, send
+from asterism.frames_host import is_readable, receive, receive_any, rest, send
 from asterism.options import topic_settings_as_user
 from asterism.process_host import (
     Clock,
@@ -498,7 +498,7 @@ class Worker:
                 break
             session, frame, parts = self._turns.take()
             if not parts:
-                self._on_left(frame)
+                self._on_left(bytes(frame))
                 continue
             if self._lanes.is_over(session):
                 self._end_lanes()
@@ -524,10 +524,12 @@ class Worker:
                 return
             if not count % 8 and time.monotonic() > until and self._lanes.has_input():
                 return
-            session, frame = receive(socket), receive(socket)
+            session = receive(socket)
             if not session:
-                self._on_control(frame, *rest(socket))
-            elif not self._is_known and not session.startswith(wire.OF_WORKER):
+                self._on_control(receive(socket), *rest(socket))
+                continue
+            frame = receive_any(socket)
+            if not self._is_known and not session.startswith(wire.OF_WORKER):
                 # It was sent to the worker before this one. The front-end is about to tell whoever
                 # asked that this one is new, and he asks again: to do it now would be to do it
                 # twice.
@@ -536,12 +538,12 @@ class Worker:
                 self._refuse_frame(session, frame)
                 self._count_taken(frame)
 
-    def _count_taken(self, frame: bytes) -> None:
+    def _count_taken(self, frame: bytes | memoryview) -> None:
         self._taken += len(frame)
         if self._taken - self._said_taken >= TAKEN_BYTES:
             self._say_taken()
 
-    def _refuse_frame(self, session: bytes, frame: bytes) -> None:
+    def _refuse_frame(self, session: bytes, frame: bytes | memoryview) -> None:
         error = PeerError("busy", "too much of this client waits here already", FLOOD_RETRY_MS)
         for part in wire.read_parts(frame):
             if part.request:
@@ -556,7 +558,9 @@ class Worker:
                     if parts:  # and not a word: the front-end tells it again
                         self._count_taken(frame)
 
-    def _take_parts(self, session: bytes, data: bytes, parts: list[Part]) -> list[Part]:
+    def _take_parts(
+        self, session: bytes, data: bytes | memoryview, parts: list[Part]
+    ) -> list[Part]:
         """Takes parts that came together; those that are left once the turn has enough to send."""
         for index, part in enumerate(parts):
             if self._is_laden:
@@ -648,11 +652,11 @@ class Worker:
 
     # --- taking -----------------------------------------------------------------------------
 
-    def _take(self, session: bytes, part: Part, body: bytes) -> None:
+    def _take(self, session: bytes, part: Part, body: bytes | memoryview) -> None:
         verb, _, number, request, topic = part[:5]
         node = session + wire.NUMBER.pack(number)
         if session == self._session and verb >= wire.FIRST_BROKER_VERB:
-            self._on_answer(verb, request, body)
+            self._on_answer(verb, request, bytes(body))
             return
         self._totals["commands"] += 1
         try:
@@ -660,7 +664,7 @@ class Worker:
                 self._leave(node)
                 self._reply(node, request, topic, {})
             elif topic.startswith(wire.PROCESS):
-                self._of_myself(verb, node, request, topic, body)
+                self._of_myself(verb, node, request, topic, bytes(body))
             else:
                 self._of_topic(verb, node, request, topic, body)
         except PeerError as error:
@@ -670,7 +674,9 @@ class Worker:
             if request:
                 self._refuse(node, request, topic, error)
 
-    def _of_topic(self, verb: int, node: bytes, request: int, topic: bytes, body: bytes) -> None:
+    def _of_topic(
+        self, verb: int, node: bytes, request: int, topic: bytes, body: bytes | memoryview
+    ) -> None:
         command = wire.read_command(verb, node, request, body)
         if isinstance(command, GROWING):
             self._check_room(node, body)
@@ -732,7 +738,7 @@ class Worker:
             )
             raise PeerError("busy", detail, limits.FULL_RETRY_MS)
 
-    def _check_room(self, node: bytes, body: bytes) -> None:
+    def _check_room(self, node: bytes, body: bytes | memoryview) -> None:
         # A dead letter of another worker only moves: it leaves room where it was.
         if not node.startswith(wire.OF_WORKER):
             self._space.check(len(body))

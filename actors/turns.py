@@ -23,12 +23,13 @@ class Turns:
     """The frames that wait, by session."""
 
     def __init__(self) -> None:
-        self._row: dict[bytes, deque[tuple[bytes, list[Part]]]] = {}  # whose turn is next, first
+        # Whose turn is next comes first.
+        self._row: dict[bytes, deque[tuple[bytes | memoryview, list[Part]]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._row)
 
-    def add(self, session: bytes, frame: bytes) -> bool:
+    def add(self, session: bytes, frame: bytes | memoryview) -> bool:
         """Has a frame wait; False where the session has as many here as it may."""
         waiting = self._row.get(session)
         parts = read_parts(frame)
@@ -49,7 +50,7 @@ class Turns:
         waiting.append((word, []))
         return True
 
-    def take(self) -> tuple[bytes, bytes, list[Part]]:
+    def take(self) -> tuple[bytes, bytes | memoryview, list[Part]]:
         """Whose turn it is, its next frame, and the parts of it; it goes to the end of the row.
 
         Where there are no parts, it is a word.
@@ -61,11 +62,11 @@ class Turns:
             self._row[session] = waiting
         return session, frame, parts
 
-    def put_back(self, session: bytes, frame: bytes, parts: list[Part]) -> None:
+    def put_back(self, session: bytes, frame: bytes | memoryview, parts: list[Part]) -> None:
         """Has what is left of a frame come next of its session."""
         self._row.setdefault(session, deque()).appendleft((frame, parts))
 
-    def take_all(self, session: bytes) -> list[tuple[bytes, list[Part]]]:
+    def take_all(self, session: bytes) -> list[tuple[bytes | memoryview, list[Part]]]:
         """All that a session has here, in order."""
         return list(self._row.pop(session, ()))
 

@@ -18,6 +18,7 @@ _EVENTS: Final = zmq.EVENTS
 _READABLE: Final = int(zmq.POLLIN)
 _HAS_MORE: Final = zmq.RCVMORE
 _send: Final = Plain.send
+COPIED_BYTES_MAX: Final = 1 << 20  # of a frame; to copy a larger one would hold up everybody else
 
 
 def send(socket: "zmq.Socket[bytes]", frames: Sequence[bytes]) -> None:
@@ -35,6 +36,12 @@ def is_readable(socket: "zmq.Socket[bytes]") -> bool:
 def receive(socket: "zmq.Socket[bytes]") -> bytes:
     """Takes the next frame of a message that is there."""
     return socket.recv(_NOT_NOW)
+
+
+def receive_any(socket: "zmq.Socket[bytes]") -> bytes | memoryview:
+    """Takes the next frame of a message that is there; a large one as it lies in ZeroMQ's hands."""
+    frame = socket.recv(_NOT_NOW, copy=False)
+    return frame.bytes if len(frame) <= COPIED_BYTES_MAX else frame.buffer
 
 
 def rest(socket: "zmq.Socket[bytes]") -> list[bytes]:

@@ -170,7 +170,7 @@ def pack_part(
     return b"".join((head, topic, body))
 
 
-def read_parts(frame: bytes) -> list[Part]:
+def read_parts(frame: bytes | memoryview) -> list[Part]:
     """The parts of a frame. One that is not made of parts, or of another version, is refused."""
     parts: list[Part] = []
     begin, size = 0, len(frame)
@@ -188,7 +188,7 @@ def read_parts(frame: bytes) -> list[Part]:
     return parts
 
 
-def _read_part(frame: bytes, begin: int) -> Part:
+def _read_part(frame: bytes | memoryview, begin: int) -> Part:
     """The part that begins there; it may end behind the end of the frame."""
     version, verb, worker, node, request, topic_bytes, body_bytes = _read_head(frame, begin)
     if version != VERSION:
@@ -196,7 +196,7 @@ def _read_part(frame: bytes, begin: int) -> Part:
     topic = begin + HEAD.size
     body = topic + topic_bytes
     # What Part(...) does, without the function around it: every part passes here, on either side.
-    fields = (verb, worker, node, request, frame[topic:body], begin, body, body + body_bytes)
+    fields = (verb, worker, node, request, bytes(frame[topic:body]), begin, body, body + body_bytes)
     return tuple.__new__(Part, fields)
 
 
@@ -250,7 +250,7 @@ def pack_body(value: object) -> bytes:
     return packed
 
 
-def read_body(body: bytes) -> Any:
+def read_body(body: bytes | memoryview) -> Any:
     """The value of a body: arrays are tuples. What is not MessagePack is refused."""
     try:
         # Keys are texts or bytes: the hashes of other keys can be foreseen, and made to collide.
@@ -290,7 +290,7 @@ class _Values:
         return value
 
 
-def read_asked(body: bytes) -> Any:
+def read_asked(body: bytes | memoryview) -> Any:
     """The value of a body that a client sent: as ``read_body``, and what decoding it takes in
     memory and time is bounded by its size where it is small, and by its values where it is not."""
     if len(body) <= PLAIN_BYTES_MAX:
@@ -399,7 +399,7 @@ _READERS: Final[dict[int, Callable[[tuple[Any, ...]], tuple[Any, ...]]]] = {
 }
 
 
-def read_command(verb: int, node: bytes, request: int, body: bytes) -> _Asked:
+def read_command(verb: int, node: bytes, request: int, body: bytes | memoryview) -> _Asked:
     """The command of a head and a body; anything but a well-formed one is a ``PeerError``."""
     kind = _COMMANDS.get(verb)
     if kind is None:

@@ -63,8 +63,8 @@ from asterism.wire import Part, Verb
 DRAIN_MAX: Final = 256  # messages taken from the workers before clients have their turn
 DRAIN_COST_MAX: Final = 128  # of what is taken from clients before the others have their turn, but
 DRAIN_BYTES_MAX: Final = 8 << 20  # for the last message; and bytes of it, likewise
-# Publishing and consuming cost 1 a request. All else is rare, takes a worker longer, and costs more:
-# a client that floods the broker with it would keep the front-end and the workers busy.
+# Publishing and consuming cost 1 a request. All else is rare and takes a worker longer, so it costs
+# more: a client that floods the broker with it would keep the front-end and the workers busy.
 TRAFFIC: Final = frozenset(
     {
         *(Verb.PUBLISH, Verb.AWAIT_RECEIPTS, Verb.GRANT, Verb.PULL, Verb.CANCEL_WAIT, Verb.REPORT),
@@ -75,7 +75,7 @@ TRAFFIC: Final = frozenset(
 RECEIVING: Final = frozenset({Verb.SUBSCRIBE, Verb.SET_INTERESTS, Verb.UNSUBSCRIBE, Verb.DETACH})
 RECEIVING_COST: Final = 20  # of coming to a topic, of other interests, and of leaving it
 CONTROL_COST: Final = 40  # of anything else, and of what cannot be understood
-CHARGED_BYTES: Final = 32 << 10  # so many bytes cost 1 more
+CHARGED_BYTES: Final = 16 << 10  # so many bytes cost 1 more
 ROUTES_MAX: Final = 65_536  # topics whose worker is remembered; all are forgotten past it
 BACKLOG: Final = 1_024  # connections of the gate that ZeroMQ has not taken yet
 PIPE_MAX: Final = 1_000  # messages ZeroMQ holds for one peer; then the outbox, or busy
@@ -327,17 +327,16 @@ class FrontEnd:
 
     def _on_part(self, connection: Connection, frame: bytes, part: Part) -> None:
         """Takes what is not for a worker."""
-        body = frame[part.body : part.end]
         session = self._sessions.by_routing.get(connection.routing)
         if session is None:
             if part.verb == Verb.HELLO:
-                self._hello(connection, part, body)
+                self._hello(connection, part, frame[part.body : part.end])
             else:
                 self._say_unknown(connection, part.request)
             return
         session.last_ms = self._now_ms
         try:
-            self._of_session(session, part, body)
+            self._of_session(session, part, frame)
         except PeerError as error:
             if part.request:
                 self._to_client(session, refusal(error, part.node, part.request, part.topic))
@@ -358,13 +357,13 @@ class FrontEnd:
         log.debug("welcomes a client %s", fields_of(name=session.name))
         self._answer(session, Verb.WELCOME, part, welcome)
 
-    def _of_session(self, session: Session, part: Part, body: bytes) -> None:
+    def _of_session(self, session: Session, part: Part, frame: bytes) -> None:
         """What the front-end itself answers."""
-        wire.check_size(part.verb, len(body))
+        wire.check_size(part.verb, part.end - part.body)
         match part.verb:
             case Verb.HELLO:
                 self._end(session)
-                self._hello(session.connection, part, body)
+                self._hello(session.connection, part, frame[part.body : part.end])
             case Verb.PING:
                 self._answer(session, Verb.PONG, part, None)
             case Verb.GOODBYE:

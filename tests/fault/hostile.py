@@ -11,7 +11,8 @@ P2  No process holds more memory than its bound.
 P3  Every message that the ordinary client was told is accepted is delivered.
 
 The time that a message takes to be accepted is reported beside the time that it takes with no
-hostile client there. It is not judged: machines differ. A hostile client stands for one on another
+hostile client there, right before and right after: machines change their speed within a run. It is
+not judged: they differ, too. A hostile client stands for one on another
 machine, which has cores of its own: it runs at the lowest priority (``SCHED_IDLE``), so that others
 wait for the work that it makes for the broker, and not for a core that it keeps busy itself. With
 ``--near`` it shares this machine as any other program does.
@@ -28,7 +29,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -51,8 +52,8 @@ SAMPLE_S: Final = 0.5
 LATE_S: Final = 15.0  # for a hostile process to end after its time; then it is killed
 DRAIN_S: Final = 60.0
 READY_S: Final = 60.0
-CALM_PART, TOGETHER_PART = 0.1, 0.25  # of the time: without anybody, and all kinds at once
-ALONE, TOGETHER, AFTER = "alone", "together", "after"
+CALM_PART, TOGETHER_PART = 0.25, 0.2  # of the time: without anybody, and all kinds at once
+ALONE, TOGETHER = "alone", "together"
 BOUNDS_MB: Final = {"frontend": 600, "interests": 300, "worker": 600, "http": 500}
 MEGABYTE: Final = 1 << 20
 
@@ -65,6 +66,16 @@ class Phase(NamedTuple):
     seconds: float
 
 
+class Measured(NamedTuple):
+    """A phase as it went."""
+
+    phase: Phase
+    began: float
+    ended: float
+    memory_mb: dict[str, int]
+    deaths: list[str]
+
+
 class Figures(NamedTuple):
     """What was measured in a phase."""
 
@@ -72,22 +83,33 @@ class Figures(NamedTuple):
     published: int
     p50_ms: float
     p99_ms: float
+    calm_p99_ms: float  # before it and after it, when no hostile client was there
     longest_ms: float
     memory_mb: dict[str, int]  # by kind of process: the most that one of them held
     deaths: int
 
 
 def phases_of(minutes: float, kinds: tuple[str, ...]) -> list[Phase]:
-    """Alone, each kind in turn, all of them, alone again."""
+    """Each kind in turn and all of them, with nobody before and after each."""
     seconds = minutes * 60
-    calm_s = seconds * CALM_PART / 2
+    calm_s = seconds * CALM_PART / (len(kinds) + 2)
     in_turn_s = seconds * (1 - CALM_PART - TOGETHER_PART) / len(kinds)
-    return [
-        Phase(ALONE, (), calm_s),
+    phases = [Phase(ALONE, (), calm_s)]
+    for phase in (
         *(Phase(kind, (kind,), in_turn_s) for kind in kinds),
         Phase(TOGETHER, kinds, seconds * TOGETHER_PART),
-        Phase(AFTER, (), calm_s),
-    ]
+    ):
+        phases += [phase, Phase(ALONE, (), calm_s)]
+    return phases
+
+
+def calm_near(index: int, phases: Sequence[Phase], waits: Sequence[list[float]]) -> list[float]:
+    """The waits of a phase in which nobody is there, or of those next to one in which somebody is;
+    where a run has none of them, its own."""
+    if not phases[index].kinds:
+        return waits[index]
+    near = [at for at in (index - 1, index + 1) if 0 <= at < len(phases) and not phases[at].kinds]
+    return [wait for at in near for wait in waits[at]] or waits[index]
 
 
 # --- the ordinary client --------------------------------------------------------------------------
@@ -244,7 +266,7 @@ def run(
 ) -> Result:
     """Runs the phases against a broker of its own."""
     chance = random.Random(seed)
-    measured: list[tuple[Phase, float, float, dict[str, int], list[str]]] = []
+    measured: list[Measured] = []
     with ExitStack() as stack:
         broker = stack.enter_context(Broker(workers=WORKERS, doors=("http",)))
         stack.callback(lambda: (folder / "broker.log").write_text(broker.logs()))
@@ -263,7 +285,7 @@ def run(
             with busy(phase, target, chance, near):
                 wait(client, phase.seconds)
                 ended = time.monotonic()
-            measured.append((phase, began, ended, *watch.take()))
+            measured.append(Measured(phase, began, ended, *watch.take()))
         client.end()
         try:
             missing, wrong = _read_rest(broker, client), []
@@ -309,19 +331,36 @@ def _read_rest(broker: Broker, client: Client) -> set[int]:
 
 
 def _judge(
-    measured: list[tuple[Phase, float, float, dict[str, int], list[str]]],
-    client: Client,
-    missing: set[int],
-    bounds_mb: Mapping[str, int],
+    measured: Sequence[Measured], client: Client, missing: set[int], bounds_mb: Mapping[str, int]
 ) -> Result:
     waits = [(line[2], line[3] * 1_000) for line in client.lines if line[0] == "published"]
+    figures, wrong = figures_of(measured, waits, bounds_mb)
+    if missing:
+        wrong.append(f"{len(missing)} accepted and not delivered: {sorted(missing)[:8]}")
+    return Result(figures, len(waits), wrong)
+
+
+def figures_of(
+    measured: Sequence[Measured],
+    waits: Sequence[tuple[float, float]],
+    bounds_mb: Mapping[str, int],
+) -> tuple[list[Figures], list[str]]:
+    """The figures of each phase, from when each wait began and how many milliseconds it took; and
+    what was wrong."""
+    by_phase = [
+        [took for at, took in waits if one.began <= at < one.ended]
+        or [(one.ended - one.began) * 1_000]
+        for one in measured
+    ]
+    phases = [one.phase for one in measured]
     figures, wrong = [], []
-    for phase, began, ended, memory_mb, deaths in measured:
-        took = [wait for at, wait in waits if began <= at < ended] or [(ended - began) * 1_000]
+    for index, (phase, _, _, memory_mb, deaths) in enumerate(measured):
+        took = by_phase[index]
         p50, p99 = (round(percentile(took, part), 2) for part in (0.5, 0.99))
+        calm = round(percentile(calm_near(index, phases, by_phase), 0.99), 2)
         longest = round(max(took), 1)
-        counts = phase.name, len(took), p50, p99, longest
-        figures.append(Figures(*counts, memory_mb, len(deaths)))
+        counts = len(took), p50, p99, calm, longest
+        figures.append(Figures(phase.name, *counts, memory_mb, len(deaths)))
         if deaths:
             wrong.append(f"{phase.name}: died: {', '.join(deaths)}")
         wrong += [
@@ -329,28 +368,25 @@ def _judge(
             for kind, held in memory_mb.items()
             if held > bounds_mb.get(kind, held)
         ]
-    if missing:
-        wrong.append(f"{len(missing)} accepted and not delivered: {sorted(missing)[:8]}")
-    return Result(figures, len(waits), wrong)
+    return figures, wrong
 
 
 # --- the command ----------------------------------------------------------------------------------
 
 
 def table(figures: list[Figures]) -> str:
-    """A line a phase; p99 beside that of the first, when no hostile client is there."""
-    base = figures[0].p99_ms
+    """A line for each phase; p99 beside that of the moments before and after, with nobody there."""
     processes = list(figures[0].memory_mb)
     lines = [
-        f"{'phase':18} {'published':>9} {'p50 ms':>8} {'p99 ms':>9} {'ratio':>6} {'longest':>9} "
-        f"{'deaths':>6}  most MB: {', '.join(processes)}"
+        f"{'phase':18} {'published':>9} {'p50 ms':>8} {'p99 ms':>8} {'calm':>8} {'ratio':>6} "
+        f"{'longest':>9} {'deaths':>6}  most MB: {', '.join(processes)}"
     ]
     for one in figures:
-        ratio = f"{one.p99_ms / base:.1f}" if base else ""
+        ratio = f"{one.p99_ms / one.calm_p99_ms:.1f}" if one.calm_p99_ms else ""
         held = ", ".join(str(one.memory_mb.get(kind, 0)) for kind in processes)
         lines.append(
-            f"{one.phase:18} {one.published:9,} {one.p50_ms:8.2f} {one.p99_ms:9.1f} {ratio:>6} "
-            f"{one.longest_ms:9.1f} {one.deaths:6}  {held}"
+            f"{one.phase:18} {one.published:9,} {one.p50_ms:8.2f} {one.p99_ms:8.2f} "
+            f"{one.calm_p99_ms:8.2f} {ratio:>6} {one.longest_ms:9.1f} {one.deaths:6}  {held}"
         )
     return "\n".join(lines)
 

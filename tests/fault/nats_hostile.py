@@ -33,16 +33,16 @@ from typing import Any, Final
 
 import nats
 
-from asterism.cli.bench_report import percentile
 from asterism.testing import Broker
 from tests.fault.hostile import (
     BOUNDS_MB,
-    Figures,
+    Measured,
     Phase,
     Result,
     Watch,
     await_ready,
     busy,
+    figures_of,
     phases_of,
     table,
     wait,
@@ -56,7 +56,6 @@ ANSWER_S: Final = 30.0  # for an answer; one that takes longer is lost
 GARBAGE_S: Final = 10.0  # for what is wrong to be answered
 NATS_MB: Final = 1_000  # half of it is what clients have not read yet (PENDING_ALL_MAX)
 NATS_BOUNDS_MB: Final = {**BOUNDS_MB, "nats": NATS_MB}
-Measured = tuple[Phase, float, float, dict[str, int], list[str]]
 
 
 # --- the ordinary pair ----------------------------------------------------------------------------
@@ -178,7 +177,7 @@ def run(
             with busy(phase, target, chance, near, "tests.fault.nats_hostile_kinds"):
                 wait(pair, phase.seconds)
                 ended = time.monotonic()
-            measured.append((phase, began, ended, *watch.take()))
+            measured.append(Measured(phase, began, ended, *watch.take()))
         pair.end()
         wrong += [f"after: {line}" for line in wrongly_answered(target.port)]
     return _judge(measured, pair, wrong, bounds_mb)
@@ -189,20 +188,8 @@ def _judge(
 ) -> Result:
     waits = [(line[2], line[3] * 1_000) for line in pair.lines if line[0] == "answered"]
     wrong = wrong + [f"no answer: {line[1:]}" for line in pair.lines if line[0] == "lost"]
-    figures = []
-    for phase, began, ended, memory_mb, deaths in measured:
-        took = [ms for at, ms in waits if began <= at < ended] or [(ended - began) * 1_000]
-        p50, p99 = (round(percentile(took, part), 2) for part in (0.5, 0.99))
-        longest = round(max(took), 1)
-        figures.append(Figures(phase.name, len(took), p50, p99, longest, memory_mb, len(deaths)))
-        if deaths:
-            wrong.append(f"{phase.name}: died: {', '.join(deaths)}")
-        wrong += [
-            f"{phase.name}: {kind} held {held} MB, of {bounds_mb[kind]} that it may"
-            for kind, held in memory_mb.items()
-            if held > bounds_mb.get(kind, held)
-        ]
-    return Result(figures, len(waits), wrong)
+    figures, broken = figures_of(measured, waits, bounds_mb)
+    return Result(figures, len(waits), wrong + broken)
 
 
 # --- the command ----------------------------------------------------------------------------------

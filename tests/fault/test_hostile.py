@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.hostile import BOUNDS_MB, Figures, Phase, phases_of, run, table
+from tests.fault.hostile import BOUNDS_MB, Figures, Phase, calm_near, phases_of, run, table
 from tests.fault.hostile_kinds import KINDS, Target, Until
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
@@ -45,10 +45,19 @@ def test_the_time_is_divided_among_all_phases() -> None:
     assert {kind for phase in phases for kind in phase.kinds} == {*KINDS}
 
 
-def test_a_wait_is_compared_with_that_while_no_hostile_client_is_there() -> None:
+def test_a_wait_is_compared_with_those_before_and_after_while_no_hostile_client_is_there() -> None:
+    phases = phases_of(1, ("bombs",))
+    names = [phase.name for phase in phases]
+    assert names == ["alone", "bombs", "alone", "together", "alone"]
+    waits = [[1.0], [8.0], [2.0], [9.0], [3.0]]
+    near = [calm_near(index, phases, waits) for index in range(len(phases))]
+    assert near == [[1.0], [1.0, 2.0], [2.0], [2.0, 3.0], [3.0]]
+    assert calm_near(0, [Phase("bombs", ("bombs",), 1.0)], [[5.0]]) == [5.0]
     memory = dict.fromkeys(BOUNDS_MB, 30)
-    waits = (("alone", 2.0), ("bombs", 3.0), ("together", 20.0), ("after", 2.0))
-    figures = [Figures(name, 10, 1.0, p99_ms, p99_ms, memory, 0) for name, p99_ms in waits]
+    figures = [
+        Figures("alone", 10, 1.0, 2.0, 2.0, 5.0, memory, 0),
+        Figures("bombs", 10, 1.0, 3.0, 2.0, 5.0, memory, 0),
+    ]
     lines = table(figures).splitlines()[1:]
-    ratios = [line[line.index("10     1.00") :].split()[3] for line in lines]
-    assert ratios == ["1.0", "1.5", "10.0", "1.0"]
+    ratios = [line[line.index("10     1.00") :].split()[4] for line in lines]
+    assert ratios == ["1.0", "1.5"]
