@@ -51,6 +51,7 @@ LARGER_BYTES_MAX: Final = 192 << 20  # leave a part to others
 MESSAGES_MAX: Final = 128  # that a client has sent and the front-end has not taken; fewer where its
 # last ones cost so much that these would cost more than it may spend, and of a new client:
 FIRST_MESSAGES_MAX: Final = 16
+CHARGED_BYTES: Final = 16 << 10  # so many bytes cost 1
 COST_WEIGHT: Final = 1 / 8  # of a message, in what those of its client are taken to cost
 COMMAND_COST: Final = 10  # of a PING of ZMTP, which the ROUTER answers
 BURST_MS: Final = 1_000  # what a client may send in so long it may send at once,
@@ -75,11 +76,11 @@ class Connection:
     """One client's connection, and ours to the ROUTER for it."""
 
     __slots__ = (
-        *("accepted_ms", "client", "cost", "frames_down", "frames_up", "granted", "granted_ms"),
-        *("granted_until", "handshake_down", "handshake_up", "has_session", "held", "is_leaving"),
-        *("held_up_ms", "is_indebted", "is_over", "is_waiting", "masks", "paid_ms", "refused"),
-        *("refused_ms", "router", "routing", "sent", "taken", "taken_messages", "to_client"),
-        *("to_router", "window"),
+        *("accepted_ms", "charged_until", "client", "cost", "frames_down", "frames_up", "granted"),
+        *("granted_ms", "granted_until", "handshake_down", "handshake_up", "has_session", "held"),
+        *("held_up_ms", "is_indebted", "is_leaving", "is_over", "is_waiting", "masks", "paid_ms"),
+        *("refused", "refused_ms", "router", "routing", "sent", "taken", "taken_messages"),
+        *("to_client", "to_router", "window"),
     )
 
     def __init__(self, client: socket.socket, now_ms: int) -> None:
@@ -105,6 +106,7 @@ class Connection:
         self.granted = 0  # for a large message
         self.granted_ms = 0
         self.granted_until = 0  # the payload by which the grant is used up
+        self.charged_until = 0  # the payload up to which large messages were charged
         self.is_waiting = False  # for a grant
         self.is_indebted = False  # not read until it has paid for what it sent, or for long enough
         self.held_up_ms = 0  # since when
@@ -406,7 +408,9 @@ class Gate:
         if end < len(data):
             connection.held = bytes(data[end:])
         if frames.message > SMALL_BYTES and frames.message > connection.granted:
-            self._grant(connection)
+            self._charge_large(connection)
+            if not connection.is_indebted:
+                self._grant(connection)
         connection.to_router = data[:end]
         self._send_router(connection)
 
@@ -460,9 +464,23 @@ class Gate:
 
     # --- pace -------------------------------------------------------------------------------
 
+    def charge_taken(self, connection: Connection, cost: float, size: int) -> None:
+        """The front-end has taken a message of a client, and done so much for it."""
+        is_charged = size > SMALL_BYTES  # when it began
+        self.charge(connection, cost if is_charged else cost + size / CHARGED_BYTES)
+
+    def _charge_large(self, connection: Connection) -> None:
+        """A large message has begun: its client pays for its bytes before the rest is read."""
+        frames = connection.frames_up
+        ends_at = frames.whole + frames.message
+        if ends_at > connection.charged_until:
+            more = min(frames.message, ends_at - connection.charged_until)
+            connection.charged_until = ends_at
+            self.charge(connection, more / CHARGED_BYTES)
+
     def charge(self, connection: Connection, cost: float) -> None:
-        """The front-end has done so much for a client; one that asks too much is held up, also with
-        what it sent before it left."""
+        """A client has cost so much; one that asks too much is held up, also with what it sent
+        before it left."""
         if connection.is_over:
             return
         if connection.client.family == socket.AF_UNIX:
@@ -493,6 +511,7 @@ class Gate:
             self._hold_up(connection)
             return
         connection.is_indebted = False
+        connection.granted_ms += self._now_ms - connection.held_up_ms  # it was not slow meanwhile
         self._go_on(connection)
 
     # --- grants for large messages ------------------------------------------------------------
@@ -543,7 +562,7 @@ class Gate:
             frames = connection.frames_up
             # With no message under way, it is the front-end that has not taken it yet.
             is_slow = frames.payload - frames.whole < late_ms * SLOW_BYTES_MS
-            if frames.message and late_ms > 0 and is_slow:
+            if frames.message and late_ms > 0 and is_slow and not connection.is_indebted:
                 self._cut(connection, "it sends a large message slowly, and others wait")
 
     # --- from the ROUTER to the client --------------------------------------------------------

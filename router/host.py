@@ -50,6 +50,7 @@ from asterism.router.frontend import (
     refusal,
 )
 from asterism.router.gate_host import (
+    CHARGED_BYTES,
     DEBT_MS_MAX,
     DESCRIPTORS_EACH,
     DESCRIPTORS_SPARE,
@@ -75,7 +76,6 @@ TRAFFIC: Final = frozenset(
 RECEIVING: Final = frozenset({Verb.SUBSCRIBE, Verb.SET_INTERESTS, Verb.UNSUBSCRIBE, Verb.DETACH})
 RECEIVING_COST: Final = 20  # of coming to a topic, of other interests, and of leaving it
 CONTROL_COST: Final = 40  # of anything else, and of what cannot be understood
-CHARGED_BYTES: Final = 16 << 10  # so many bytes cost 1 more
 ROUTES_MAX: Final = 65_536  # topics whose worker is remembered; all are forgotten past it
 BACKLOG: Final = 1_024  # connections of the gate that ZeroMQ has not taken yet
 PIPE_MAX: Final = 1_000  # messages ZeroMQ holds for one peer; then the outbox, or busy
@@ -239,7 +239,7 @@ class FrontEnd:
             if connection is not None:
                 asked = self._on_client(connection, frame, 1 + len(more))
                 cost += asked
-                self._gate.charge(connection, asked + size / CHARGED_BYTES)
+                self._gate.charge_taken(connection, asked, size)
                 self._gate.proceed(connection)
             drained += size
             if not is_readable(self._clients):

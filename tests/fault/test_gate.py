@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -69,7 +70,7 @@ class Bench:
         if connection is not None:
             if cut:
                 self.gate.cut(connection, "for a test")
-            self.gate.charge(connection, cost)
+            self.gate.charge_taken(connection, cost, sum(map(len, frames)))
             self.gate.proceed(connection)
         return connection
 
@@ -88,6 +89,14 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     bench.close()
 
 
+@pytest.fixture
+def unpaced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """A bench at which everybody can pay for everything."""
+    bench = Bench(tmp_path_factory.mktemp("g"), requests_max=10_000_000)
+    yield bench
+    bench.close()
+
+
 def test_a_connection_that_was_cut_for_a_message_gets_no_grant_for_the_next(bench: Bench) -> None:
     client, connection = bench.client()
     client.sendall(frame(b"x") * MESSAGES_MAX + head_of(64 * MIB))
@@ -98,31 +107,31 @@ def test_a_connection_that_was_cut_for_a_message_gets_no_grant_for_the_next(benc
 
 
 def test_a_client_waits_for_a_grant_once_and_only_for_a_message_that_is_under_way(
-    bench: Bench,
+    unpaced: Bench,
 ) -> None:
-    gate = bench.gate
-    large = [bench.client() for _ in range(3)]
+    gate = unpaced.gate
+    large = [unpaced.client() for _ in range(3)]
     for (client, _), size in zip(large, (64, 64, 60), strict=True):
         client.sendall(head_of(size * MIB))
-    bench.until(lambda: gate._granted_bytes == 188 * MIB)
-    (first, one), (second, other) = bench.client(), bench.client()
+    unpaced.until(lambda: gate._granted_bytes == 188 * MIB)
+    (first, one), (second, other) = unpaced.client(), unpaced.client()
     first.sendall(head_of(300 << 10) + bytes(300 << 10) + head_of(10 * MIB))
-    bench.until(lambda: one.is_waiting)
+    unpaced.until(lambda: one.is_waiting)
     second.sendall(head_of(64 * MIB))
-    bench.until(lambda: other.is_waiting)
-    assert bench.take() is one
+    unpaced.until(lambda: other.is_waiting)
+    assert unpaced.take() is one
     assert list(gate._waiting) == [one, other]
     large[2][0].close()
-    bench.until(lambda: not one.is_waiting)
+    unpaced.until(lambda: not one.is_waiting)
     assert list(gate._waiting) == [other]
     for client, _ in large[:2]:
         client.close()
-    bench.until(lambda: not other.is_waiting)
+    unpaced.until(lambda: not other.is_waiting)
     first.close()
     second.close()
-    bench.until(lambda: not one.client.fileno() >= 0 and not other.client.fileno() >= 0)
-    bench.now_ms += 10_000
-    bench.until(lambda: not len(gate))
+    unpaced.until(lambda: not one.client.fileno() >= 0 and not other.client.fileno() >= 0)
+    unpaced.now_ms += 10_000
+    unpaced.until(lambda: not len(gate))
     assert (gate._granted_bytes, len(gate._granted), len(gate._waiting)) == (0, 0, 0)
 
 
@@ -159,6 +168,26 @@ def test_a_client_that_owes_more_is_read_a_message_at_a_time_until_it_has_paid(
     while connection.taken_messages < 51:
         bench.take(cost=1)
     assert not connection.is_held_up
+
+
+def test_a_large_message_is_paid_before_it_is_read_and_its_client_is_not_cut_for_that(
+    bench: Bench,
+) -> None:
+    client, connection = bench.client()
+    client.sendall(head_of(32 * MIB) + bytes(16))
+    bench.until(lambda: connection.is_indebted)
+    assert connection.charged_until == 32 * MIB and not connection.granted
+    bench.now_ms += DEBT_MS
+    client.sendall(bytes(16))
+    bench.until(lambda: connection.granted == 32 * MIB)
+    assert connection.charged_until == 32 * MIB, "once"
+    rest = bytes(32 * MIB - 32)
+    sender = threading.Thread(target=client.sendall, args=(rest,))
+    sender.start()
+    paid_ms = connection.paid_ms
+    assert bench.take() is connection
+    sender.join()
+    assert connection.paid_ms == paid_ms, "its bytes are not charged again"
 
 
 def test_a_client_whose_messages_cost_much_has_few_of_them_on_their_way(bench: Bench) -> None:
