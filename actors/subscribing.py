@@ -543,7 +543,8 @@ class Subscribing(Lags):
             endpoint = self.receivers.endpoint(command.node, number)
             if endpoint.pull is not None and endpoint.pull.request == command.waiting:
                 self.end_pull(endpoint)
-        self.effects.append(Reply(command.node, command.request))
+        alone = {"alone": True} if self.receivers.is_alone(command.node) else {}
+        self.effects.append(Reply(command.node, command.request, alone))
 
     def end_order(self, order: Wait) -> None:
         work = self.receivers.work

@@ -393,12 +393,14 @@ class Node(Connection):
         self._flush()
         return True
 
-    async def pass_through(self, topic: str, *, timeout: float | None = TIMEOUT) -> None:
+    async def pass_through(self, topic: str, *, timeout: float | None = TIMEOUT) -> bool:
         """Returns when the topic has handled all that this client sent to it before.
 
-        All that the topic sent to this client until then is in its inboxes.
+        All that the topic sent to this client until then is in its inboxes. True says that nobody
+        hears what this client publishes there: all endpoints are its own, and without echo.
         """
-        await self._ask_topic(Verb.CANCEL_WAIT, topic, (0,), timeout)
+        reply = await self._ask_topic(Verb.CANCEL_WAIT, topic, (0,), timeout)
+        return reply.get("alone") is True
 
     def _is_frame_full(self) -> bool:
         session = self._session

@@ -1,7 +1,8 @@
 """The door's side towards the broker: what its clients publish and want, told to the topic.
 
-Messages between clients of this door go straight. The broker is told of each within ``TELL_S``, and
-before any PONG: it delivers them to everybody else, and to nobody here (``echo=False``). So order
+Messages between clients of this door go straight. The broker is told of each within ``TELL_S``, or
+within ``TELL_ALONE_S`` where nobody else was on the topic a moment ago, and before any PONG: it
+delivers them to everybody else, and to nobody here (``echo=False``). So order
 and speed among these clients do not depend on the broker, and they go on talking while it is away.
 
 I1  What clients publish is told in the order in which it was handed out here.
@@ -12,6 +13,7 @@ I3  What cannot be told waits within a bound, while no client is read; once the 
 """
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections import deque
@@ -44,6 +46,13 @@ UNTOLD_BYTES_MAX: Final = 16 * 1_048_576  # that wait to be told; past it no cli
 # for others. Whoever needs to know that it was told (a PONG, a question) has it told at once.
 TELL_S: Final = 0.001
 TELL_AT: Final = 64  # messages that do not wait for more
+# The same where nobody else is on the topic. That is asked again and again while clients publish,
+# and an answer counts for a while: somebody who comes meanwhile is told later by this much.
+TELL_ALONE_S: Final = 0.02
+TELL_ALONE_AT: Final = 2_048
+TELL_BYTES: Final = 262_144  # that do not wait either
+ALONE_ASKED_S: Final = 0.25
+ALONE_S: Final = 1.0
 AWAY_S: Final = 2.0  # the broker may be away before what waits for it is dropped
 ROOM_PAUSE_S: Final = 0.05  # before it is tried again whether the broker takes anything
 BARRIER_S: Final = 1.0  # a PONG waits for the broker at most
@@ -239,6 +248,8 @@ class Exchange:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stuck_s = 0.0  # since when the broker takes nothing; 0: it does
         self._is_away = False
+        self._alone_until_s = 0.0  # for so long nobody else is taken to be on the topic
+        self._ask_alone_at_s = 0.0
         self._prefixes: dict[bytes, bytes | None] = {}
         self._plain = Header(Mode.ONLINE, Status.SENT, ("a",))
         self._reply_topic = _pack(REPLY_TOPIC) + _pack(topic)
@@ -332,12 +343,29 @@ class Exchange:
         self._buffer.append((header, payload))
         self._buffer_bytes += len(header) + len(payload) + MESSAGE_BYTES
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(TELL_S, self.flush)
+            wait_s = TELL_ALONE_S if self._is_alone() else TELL_S
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self.flush)
 
     def end_turn(self) -> None:
         """Tells what has gathered, if it is much: a little may wait for more."""
-        if len(self._buffer) >= TELL_AT:
+        if len(self._buffer) < TELL_AT:
+            return
+        is_much = len(self._buffer) >= TELL_ALONE_AT or self._buffer_bytes >= TELL_BYTES
+        if is_much or not self._is_alone():
             self.flush()
+
+    def _is_alone(self) -> bool:
+        """Was nobody else on the topic a moment ago?"""
+        return self.server.now_s() < self._alone_until_s
+
+    async def _ask_alone(self) -> None:
+        with contextlib.suppress(TimeoutError, PeerError, ClosedError):
+            await self._pass_through(BARRIER_S)
+
+    async def _pass_through(self, timeout_s: float) -> None:
+        """Returns when the broker has handled what it was told until now."""
+        is_alone = await self.node.pass_through(self.topic, timeout=timeout_s)
+        self._alone_until_s = self.server.now_s() + ALONE_S if is_alone else 0.0
 
     def ask(self, publication: Publication, body: bytes, answer: Callable[[bool], None]) -> None:
         """Tells of a request, and says whether there was anybody to take it."""
@@ -432,11 +460,14 @@ class Exchange:
             is_told = not self._is_away and self.node.forward(receipt, messages, self._buffer_bytes)
         except ClosedError:
             is_told = False
+        now_s = self.server.now_s()
         if is_told:
             self._stuck_s = 0.0
             self._buffer, self._buffer_bytes = [], 0
+            if now_s >= self._ask_alone_at_s:
+                self._ask_alone_at_s = now_s + ALONE_ASKED_S
+                self.keep(self._ask_alone())
             return
-        now_s = self.server.now_s()
         self._stuck_s = self._stuck_s or now_s
         if self._is_away or now_s - self._stuck_s > AWAY_S:
             self._drop()
@@ -447,7 +478,7 @@ class Exchange:
     async def _await_room(self) -> None:
         """Goes on telling once the broker has handled what it was told before."""
         try:
-            await self.node.pass_through(self.topic, timeout=AWAY_S)
+            await self._pass_through(AWAY_S)
         except (TimeoutError, PeerError, ClosedError):
             await asyncio.sleep(ROOM_PAUSE_S)
         finally:
@@ -468,7 +499,7 @@ class Exchange:
     async def _until_back(self) -> None:
         while self._is_away:
             try:
-                await self.node.pass_through(self.topic, timeout=AWAY_S)
+                await self._pass_through(AWAY_S)
                 self._is_away = False
                 self._stuck_s = 0.0
                 log.info("the broker is back; %d messages were not told to others", self.untold)
@@ -516,7 +547,7 @@ class Exchange:
                 self.flush()
                 try:
                     if not self._is_away:
-                        await self.node.pass_through(self.topic, timeout=BARRIER_S)
+                        await self._pass_through(BARRIER_S)
                         async with asyncio.timeout(BARRIER_S):
                             await self._hand_out_all()
                 except (TimeoutError, PeerError, ClosedError) as error:

@@ -1249,7 +1249,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a PONG of the NATS door comes behind what the broker had",
         "gateways/nats/exchange.py",
-        "                        await self.node.pass_through(self.topic, timeout=BARRIER_S)\n",
+        "                        await self._pass_through(BARRIER_S)\n",
         "",
         f"{NATS}/test_between_doors.py",
     ),
