@@ -1,6 +1,7 @@
 """One connection of a client: what it is allowed, what it has asked for, what is on its way to it.
 
-I1  What a client is sent leaves in the order in which it came about, in one write a turn.
+I1  What a client is sent leaves in the order in which it came about: in one write a turn, or in
+    several where one client says much to few, so that those work while the rest is worked off.
 I2  Its operations are worked off in order. Where one of them has to wait (for the barrier of a
     PONG, to know whether anybody answers a request, for the next turn), all behind it wait, and it
     is not read.
@@ -11,6 +12,7 @@ I5  Whatever goes wrong here ends this connection and no other.
 
 import asyncio
 import hmac
+import os
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from asterism.gateways.nats.exchange import Presence
     from asterism.gateways.nats.server import Server, Unfinished
 
-OPERATIONS_MAX: Final = 256  # that are read at a time; what is behind them waits as bytes
+OPERATIONS_MAX: Final = 32  # that are read at a time; what is behind them waits as bytes
 # Operations that a client may always cause before others get their turn, in the time of tiny
 # messages: so one that says little need not wait for those that say much.
 STEP: Final = 32
@@ -54,6 +56,7 @@ class Client(asyncio.Protocol):
         self.server = server
         self.number: int = number
         self.transport: asyncio.Transport | None = None
+        self._descriptor = -1  # of a connection that may be written to past its transport
         self.parser = Parser(server.lines)
         self.parser.must_connect = server.asks_who
         self.is_securing = server.tls is not None  # is TLS still to come?
@@ -88,15 +91,16 @@ class Client(asyncio.Protocol):
         self._unfinished: Unfinished | None = None  # a message that not all have been given yet
         self._has_ended = False  # it says no more
         self._dropped = 0  # bytes that it said while it was being closed
-        self._holds = False  # an operation waits, and all behind it
+        self._holds = self._is_paused = False  # an operation waits, and all behind it; is it read?
         self._questions = 0  # requests of which it is not known yet whether anybody is there
-        self._is_paused = False
 
     # --- the connection ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]  # uvloop's is of no such class
         self.peer = (transport.get_extra_info("peername") or ("", 0))[:2]
+        if self.server.tls is None and (socket := transport.get_extra_info("socket")) is not None:
+            self._descriptor = socket.fileno()
         self.server.enter(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -154,12 +158,26 @@ class Client(asyncio.Protocol):
         self.pieces = []
         data = b"".join(pieces)
         self.pending = 0
-        transport.write(data)
+        sent = self._write_now(transport, data)
+        if sent < len(data):
+            transport.write(data[sent:] if sent else data)
         size = transport.get_write_buffer_size()
         if size > self.server.settings.max_pending:
             self.server.cut_slow(self, "it is behind by more than max_pending")
         elif size or self.counted:
             self.server.count(self)
+
+    def _write_now(self, transport: asyncio.Transport, data: bytes) -> int:
+        """Writes what the connection takes at once, if nothing waits before it; how many bytes.
+
+        uvloop writes at the end of its turn: by then whoever this is for could have been at work.
+        """
+        if self._descriptor < 0 or transport.is_closing() or transport.get_write_buffer_size():
+            return 0
+        try:
+            return os.write(self._descriptor, data)
+        except OSError:  # it is full, or gone: the transport sees to both
+            return 0
 
     def pause_writing(self) -> None:
         self.clogged_s = self.server.now_s()
@@ -236,6 +254,7 @@ class Client(asyncio.Protocol):
 
     def _work_on(self) -> None:
         server, operations, left = self.server, self._operations, STEP
+        steps, written_at = 0, 1
         while not self._holds and not server.is_full:
             if self._unfinished is not None:
                 self._unfinished = server.go_on_with(self._unfinished)
@@ -247,7 +266,10 @@ class Client(asyncio.Protocol):
             if left <= 0:
                 if self.is_closed or server.is_turn_over():
                     return
-                left = STEP
+                left, steps = STEP, steps + 1
+                if steps == written_at:  # rarer and rarer: a write costs more than a message
+                    server.hand_over()
+                    written_at *= 2
 
     def _read_on(self) -> bool:
         """Reads more of what has come; is there any?"""

@@ -55,6 +55,7 @@ TURN_S: Final = 0.001
 LEAVING_PART: Final = 0.25  # of it, for subscriptions of those that are gone
 TURN_ALONE_S: Final = 0.003
 ALONE_S: Final = 0.1
+HANDED_OVER_MAX: Final = 4  # clients that are written to within a turn; more wait for its end
 TURN_BYTES_MAX: Final = 2 * 1_048_576
 FANOUT_MAX: Final = 512  # subscribers that are handed a message in one go; the rest follow
 FANOUT_BYTES_MAX: Final = 524_288  # the same, of large messages
@@ -280,12 +281,21 @@ class Server:
             self._is_scheduled = True
             self._loop.call_soon(self._end_turn)
 
-    def _end_turn(self) -> None:
-        self._is_scheduled = False
-        self._turn_ends_s, self._turn_bytes = 0.0, 0
+    def hand_over(self) -> None:
+        """Has those go to work, ahead of the end of this turn, who have been given something; many
+        are given more first."""
+        if len(self.touched) <= HANDED_OVER_MAX:
+            self._flush_touched()
+
+    def _flush_touched(self) -> None:
         touched, self.touched = self.touched, []
         for client in touched:
             self.guard(client, client.flush)
+
+    def _end_turn(self) -> None:
+        self._is_scheduled = False
+        self._turn_ends_s, self._turn_bytes = 0.0, 0
+        self._flush_touched()
         self.exchange.end_turn()
         if self.touched:
             self.schedule()
