@@ -33,7 +33,7 @@ class Passing(Dispatch):
         each of which may be of its own, need not be read.
         """
         settings, messages = self.box.value, command.messages
-        if settings.history != "none" or not self.receivers.is_alone(command.node):
+        if not self.is_unheard(command.node):
             return None
         columns = columns_of(messages)
         if columns is None:
@@ -44,6 +44,10 @@ class Passing(Dispatch):
         if max(map(len, payloads)) > settings.max_payload:
             return None
         return self.take_numbers(len(messages))
+
+    def is_unheard(self, node: bytes) -> bool:
+        """Is there nobody, nor any history, for online messages of a node?"""
+        return self.box.value.history == "none" and self.receivers.is_alone(node)
 
     def take_numbers(self, count: int) -> range:
         sequences = range(self.next_sequence, self.next_sequence + count)

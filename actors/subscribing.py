@@ -543,7 +543,7 @@ class Subscribing(Lags):
             endpoint = self.receivers.endpoint(command.node, number)
             if endpoint.pull is not None and endpoint.pull.request == command.waiting:
                 self.end_pull(endpoint)
-        alone = {"alone": True} if self.receivers.is_alone(command.node) else {}
+        alone = {"alone": True} if self.is_unheard(command.node) else {}
         self.effects.append(Reply(command.node, command.request, alone))
 
     def end_order(self, order: Wait) -> None:

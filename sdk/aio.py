@@ -396,8 +396,8 @@ class Node(Connection):
     async def pass_through(self, topic: str, *, timeout: float | None = TIMEOUT) -> bool:
         """Returns when the topic has handled all that this client sent to it before.
 
-        All that the topic sent to this client until then is in its inboxes. True says that nobody
-        hears what this client publishes there: all endpoints are its own, and without echo.
+        All that the topic sent to this client until then is in its inboxes. True says that online
+        messages of this client come to nobody there: all endpoints are its own, and without echo.
         """
         reply = await self._ask_topic(Verb.CANCEL_WAIT, topic, (0,), timeout)
         return reply.get("alone") is True

@@ -1,9 +1,10 @@
 """The door's side towards the broker: what its clients publish and want, told to the topic.
 
-Messages between clients of this door go straight. The broker is told of each within ``TELL_S``, or
-within ``TELL_ALONE_S`` where nobody else was on the topic a moment ago, and before any PONG: it
-delivers them to everybody else, and to nobody here (``echo=False``). So order
+Messages between clients of this door go straight. The broker is told of each within ``TELL_S``, and
+before any PONG: it delivers them to everybody else, and to nobody here (``echo=False``). So order
 and speed among these clients do not depend on the broker, and they go on talking while it is away.
+Where nobody else is on the topic, the broker is asked whether that is still so (``TELL_ALONE_S``);
+if it is, nobody has missed what was published before the question, and nothing need be told.
 
 I1  What clients publish is told in the order in which it was handed out here.
 I2  Behind a barrier stands nothing that came before it: the broker has confirmed what was told and
@@ -46,13 +47,13 @@ UNTOLD_BYTES_MAX: Final = 16 * 1_048_576  # that wait to be told; past it no cli
 # for others. Whoever needs to know that it was told (a PONG, a question) has it told at once.
 TELL_S: Final = 0.001
 TELL_AT: Final = 64  # messages that do not wait for more
-# The same where nobody else is on the topic. That is asked again and again while clients publish,
-# and an answer counts for a while: somebody who comes meanwhile is told later by this much.
+# Where nobody else was on the topic a moment ago, this much gathers before the broker is asked
+# whether that is still so: a program that subscribes meanwhile gets it later by this long.
 TELL_ALONE_S: Final = 0.02
 TELL_ALONE_AT: Final = 2_048
-TELL_BYTES: Final = 262_144  # that do not wait either
-ALONE_ASKED_S: Final = 0.25
-ALONE_S: Final = 1.0
+TELL_ALONE_BYTES: Final = 1_048_576
+ALONE_ASKED_S: Final = 0.25  # between questions whether others are still there
+ALONE_S: Final = 1.0  # for so long an answer counts
 AWAY_S: Final = 2.0  # the broker may be away before what waits for it is dropped
 ROOM_PAUSE_S: Final = 0.05  # before it is tried again whether the broker takes anything
 BARRIER_S: Final = 1.0  # a PONG waits for the broker at most
@@ -236,8 +237,12 @@ class Exchange:
         self.turns = asyncio.Semaphore(ASKING_MAX)
         self._everybody = Presence(self, None)
         self._groups: dict[bytes, Presence] = {}
-        self._buffer: list[tuple[bytes, bytes]] = []  # to be told, with the next turn
-        self._buffer_bytes = 0
+        self._buffer: list[tuple[Publication, bytes]] = []  # to be told, if there is anybody
+        # What came before these, while the broker is asked whether there is anybody to be told.
+        self._doubtful: list[tuple[Publication, bytes]] = []
+        self._doubtful_bytes = 0
+        self._doubt: asyncio.Task[None] | None = None
+        self._untold_bytes = 0  # of both
         self._timer: asyncio.TimerHandle | None = None  # until when it is told at the latest
         self._asked: deque[Question] = deque()  # the oldest first, settled ones among them
         self._unsettled = 0
@@ -329,19 +334,12 @@ class Exchange:
     @property
     def is_full(self) -> bool:
         """Does too much wait to be told, or to be answered?"""
-        return self._buffer_bytes > UNTOLD_BYTES_MAX or self._unsettled >= QUESTIONS_MAX
+        return self._untold_bytes > UNTOLD_BYTES_MAX or self._unsettled >= QUESTIONS_MAX
 
     def tell(self, publication: Publication, body: bytes) -> None:
-        """Tells everybody else of a message, with the next ``flush``."""
-        header = publication.header
-        if header is None:
-            header = self._header(publication, body)
-            if header is None:
-                self.untold += 1
-                return
-        payload = body[publication.header_size : -2]
-        self._buffer.append((header, payload))
-        self._buffer_bytes += len(header) + len(payload) + MESSAGE_BYTES
+        """Has everybody else told of a message, with the next ``flush``."""
+        self._buffer.append((publication, body))
+        self._untold_bytes += publication.weight + MESSAGE_BYTES
         if self._timer is None:
             wait_s = TELL_ALONE_S if self._is_alone() else TELL_S
             self._timer = asyncio.get_running_loop().call_later(wait_s, self.flush)
@@ -350,7 +348,7 @@ class Exchange:
         """Tells what has gathered, if it is much: a little may wait for more."""
         if len(self._buffer) < TELL_AT:
             return
-        is_much = len(self._buffer) >= TELL_ALONE_AT or self._buffer_bytes >= TELL_BYTES
+        is_much = len(self._buffer) >= TELL_ALONE_AT or self._untold_bytes >= TELL_ALONE_BYTES
         if is_much or not self._is_alone():
             self.flush()
 
@@ -376,7 +374,7 @@ class Exchange:
             return
         # Read and written anew, since only now it asks for a receipt.
         read = decode_header(header)
-        self.flush()
+        self._tell_all()
         whole = Header(read.mode, read.expect, read.subjects, read.attributes, receipt=True)
         question = Question(self.node, self.topic, whole, 1, b"")
         question.late_s = self.server.now_s() + QUESTION_S
@@ -448,22 +446,57 @@ class Exchange:
         return prefix
 
     def flush(self) -> None:
-        """Tells what has gathered, if the broker takes it."""
+        """Tells what has gathered; or asks, where there seems to be nobody to be told."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._buffer:
-            return
-        messages = self._buffer
-        receipt = Receipt(self.node, self.topic, self._plain, len(messages), b"")
+        if not self._buffer or self._doubt is not None:
+            return  # the answer that is under way decides about these too
+        if self._is_alone() and not self._is_away:
+            self._doubtful, self._buffer = self._buffer, []
+            self._doubtful_bytes = self._untold_bytes
+            self._doubt = self.keep(self._settle_doubt())
+        else:
+            self._tell_all()
+
+    async def _settle_doubt(self) -> None:
         try:
-            is_told = not self._is_away and self.node.forward(receipt, messages, self._buffer_bytes)
+            await self._pass_through(BARRIER_S)
+        except (TimeoutError, PeerError, ClosedError) as error:
+            self._alone_until_s = 0.0
+            log.debug("it is not known whether there is anybody to be told: %s", error)
+        finally:
+            self._doubt = None
+        if self._doubtful and self._is_alone():
+            self._forget_doubtful()
+            self.server.schedule()
+        elif self._doubtful:
+            self._tell_all()
+        if self._timer is None:
+            self.flush()
+
+    def _forget_doubtful(self) -> None:
+        self._untold_bytes -= self._doubtful_bytes
+        self._doubtful, self._doubtful_bytes = [], 0
+
+    def _tell_all(self) -> None:
+        """Tells all that there is, in order, if the broker takes it."""
+        if not self._doubtful and not self._buffer:
+            return
+        messages = self._encoded([*self._doubtful, *self._buffer])
+        receipt = Receipt(self.node, self.topic, self._plain, len(messages), b"")
+        size = sum(len(header) + len(payload) for header, payload in messages)
+        try:
+            is_told = not messages or (
+                not self._is_away and self.node.forward(receipt, messages, size)
+            )
         except ClosedError:
             is_told = False
         now_s = self.server.now_s()
         if is_told:
             self._stuck_s = 0.0
-            self._buffer, self._buffer_bytes = [], 0
+            self.untold += len(self._doubtful) + len(self._buffer) - len(messages)
+            self._forget_all()
             if now_s >= self._ask_alone_at_s:
                 self._ask_alone_at_s = now_s + ALONE_ASKED_S
                 self.keep(self._ask_alone())
@@ -474,6 +507,19 @@ class Exchange:
         elif not self._is_awaiting_room:
             self._is_awaiting_room = True
             self.keep(self._await_room())
+
+    def _encoded(self, untold: Iterable[tuple[Publication, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Headers and payloads, as the broker has them, of what can be told there."""
+        messages = []
+        for publication, body in untold:
+            header = publication.header or self._header(publication, body)
+            if header is not None:
+                messages.append((header, body[publication.header_size : -2]))
+        return messages
+
+    def _forget_all(self) -> None:
+        self._buffer, self._doubtful = [], []
+        self._untold_bytes = self._doubtful_bytes = 0
 
     async def _await_room(self) -> None:
         """Goes on telling once the broker has handled what it was told before."""
@@ -493,8 +539,8 @@ class Exchange:
                 "the broker is away: what clients publish reaches this door's clients alone"
             )
             self.keep(self._until_back())
-        self.untold += len(self._buffer)
-        self._buffer, self._buffer_bytes = [], 0
+        self.untold += len(self._buffer) + len(self._doubtful)
+        self._forget_all()
 
     async def _until_back(self) -> None:
         while self._is_away:
@@ -544,10 +590,9 @@ class Exchange:
         try:
             while self._barrier:
                 reached, self._barrier = self._barrier, []
-                self.flush()
                 try:
                     if not self._is_away:
-                        await self._pass_through(BARRIER_S)
+                        await self._tell_through()
                         async with asyncio.timeout(BARRIER_S):
                             await self._hand_out_all()
                 except (TimeoutError, PeerError, ClosedError) as error:
@@ -556,6 +601,19 @@ class Exchange:
                     each()
         finally:
             self._barring = None
+
+    async def _tell_through(self) -> None:
+        """Returns when the broker has handled all that was published until now, or has said that
+        there is nobody to be told of it."""
+        before = self._doubt
+        self.flush()
+        doubt = self._doubt
+        if doubt is not None:
+            await asyncio.wait([doubt])  # it gives up by itself
+            if doubt is not before and self._is_alone():
+                return  # its answer came behind all that
+        self._tell_all()
+        await self._pass_through(BARRIER_S)
 
     async def _hand_out_all(self) -> None:
         """Has whoever reads the inboxes hand out what is in them."""

@@ -1249,8 +1249,15 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a PONG of the NATS door comes behind what the broker had",
         "gateways/nats/exchange.py",
-        "                        await self._pass_through(BARRIER_S)\n",
-        "",
+        "        self._tell_all()\n        await self._pass_through(BARRIER_S)\n",
+        "        self._tell_all()\n",
+        f"{NATS}/test_between_doors.py",
+    ),
+    Planted(
+        "the NATS door tells the broker what it published while somebody came",
+        "gateways/nats/exchange.py",
+        "        if self._doubtful and self._is_alone():\n",
+        "        if self._doubtful:\n",
         f"{NATS}/test_between_doors.py",
     ),
     Planted(

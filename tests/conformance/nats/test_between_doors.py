@@ -1,7 +1,9 @@
 """What goes in by the NATS door comes out by the others, and the other way round."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +14,8 @@ import pytest
 
 import asterism
 from asterism import BlockingInbox, BlockingNode
+from asterism.config import Config
+from asterism.router.placement import store_of, worker_of
 from tests.conformance.nats.conftest import Door
 from tests.conformance.nats.raw_client import (
     FULL,
@@ -403,6 +407,49 @@ def test_what_was_published_before_a_pong_reaches_a_program_in_order(
             packet = b"".join(pub(f"{subject}.x", b"%d" % at) for at in range(start, start + 500))
             client.until_pong(packet)
         assert [int(one) for one in received(inbox, 5_000)] == list(range(5_000))
+
+
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "with a program"])
+def test_a_pong_waits_for_the_topic(
+    sdk: BlockingNode,
+    nats_door: Door,
+    client: RawClient,
+    subject: str,
+    path: str,
+    *,
+    is_alone: bool,
+) -> None:
+    broker = nats_door.broker
+    worker = worker_of(store_of(TOPIC, Config().stores), len(broker.pids()["worker"]))
+    with contextlib.ExitStack() as leaving:
+        if not is_alone:
+            leaving.enter_context(sdk.subscribe(TOPIC, path))
+        client.until_pong()
+        broker.kill("worker", worker, signal.SIGSTOP)
+        try:
+            client.send(pub(subject, b"x") + b"PING\r\n")
+            assert client.is_quiet()
+        finally:
+            broker.kill("worker", worker, signal.SIGCONT)
+        assert client.read_command() == b"PONG\r\n"
+
+
+def test_a_program_that_comes_among_messages_misses_none_that_follow(
+    sdk: BlockingNode, client: RawClient, subject: str, path: str
+) -> None:
+    """Alone on the topic, the door tells the broker nothing, but asks whether it still is."""
+    for start in range(0, 20_000, 1_000):
+        client.until_pong()  # by now the door knows that it is alone
+        client.send(b"".join(pub(f"{subject}.x", b"%d" % at) for at in range(start, start + 500)))
+        with sdk.subscribe(TOPIC, f"{path}/**") as inbox:
+            last = start + 999
+            numbers = range(start + 500, last + 1)
+            client.send(b"".join(pub(f"{subject}.x", b"%d" % at) for at in numbers))
+            got = [int(inbox.receive(WAIT_S).payload)]
+            while got[-1] != last:
+                got.append(int(inbox.receive(WAIT_S).payload))
+        assert start <= got[0] <= start + 500
+        assert got == list(range(got[0], last + 1))
 
 
 def test_a_subscription_stands_for_programs_when_its_pong_has_come(
