@@ -18,6 +18,7 @@ import msgpack
 
 from asterism import checks, limits
 from asterism.errors import PeerError
+from asterism.packing import pack_value
 from asterism.subjects import split_subject
 
 PLAIN_BYTES_MAX: Final = 256  # a larger header is decoded more carefully
@@ -194,10 +195,9 @@ def _encode(fields: tuple[Any, ...]) -> bytes:
     while len(values) > 3 and (values[-1] is None or values[-1] is False or values[-1] == {}):
         values.pop()
     try:
-        packed: bytes = msgpack.packb(values)
+        return pack_value(values)
     except OverflowError:
         raise PeerError("bad_request", "a whole number has at most 64 bits") from None
-    return packed
 
 
 def _check(fields: tuple[Any, ...]) -> tuple[bool, bool, bool]:

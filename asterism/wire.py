@@ -244,10 +244,9 @@ _read_head: Final = HEAD.unpack_from
 
 def pack_body(value: object) -> bytes:
     try:
-        packed: bytes = msgpack.packb(value)
+        return pack_value(value)
     except OverflowError:
         raise PeerError("bad_request", "a whole number has at most 64 bits") from None
-    return packed
 
 
 def read_body(body: bytes | memoryview) -> Any:

@@ -381,7 +381,8 @@ class Node(Connection):
         """Publishes messages whose headers are encoded already, if there is room for them now.
 
         For doors, which make many headers and keep order by themselves. ``receipt`` is one for all
-        of them, on their topic; ``size`` is that of headers and payloads together.
+        of them, on their topic; ``size`` is that of headers and payloads together. What is
+        forwarded in one turn of the loop leaves at its end, in as few frames as possible.
         """
         self._check_open()
         count = len(messages)
@@ -390,7 +391,7 @@ class Node(Connection):
         ids = self._ids.take(count, clock_ms())
         packed = [(number, *message) for number, message in zip(ids, messages, strict=True)]
         self._session.publish(receipt, 0, packed, size)
-        self._flush()
+        self._schedule()
         return True
 
     async def pass_through(self, topic: str, *, timeout: float | None = TIMEOUT) -> bool:
@@ -399,6 +400,7 @@ class Node(Connection):
         All that the topic sent to this client until then is in its inboxes. True says that online
         messages of this client come to nobody there: all endpoints are its own, and without echo.
         """
+        self._flush_scheduled()
         reply = await self._ask_topic(Verb.CANCEL_WAIT, topic, (0,), timeout)
         return reply.get("alone") is True
 

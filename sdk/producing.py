@@ -14,10 +14,9 @@ from collections.abc import Callable
 from typing import Final
 from weakref import ref
 
-import msgpack
-
 from asterism import limits
 from asterism.errors import PeerError
+from asterism.packing import pack_value
 from asterism.sdk.tickets import Ticket
 from asterism.wire import Verb, pack_body, pack_part
 
@@ -206,8 +205,7 @@ class Producer:
         else:
             self.buffer, self.shares = [], []
         self.buffer_bytes -= size
-        packed: bytes = msgpack.packb(messages)
-        batch = Batch(self, packed, shares, len(messages), size)
+        batch = Batch(self, pack_value(messages), shares, len(messages), size)
         batch.first = self.next_number
         self.next_number += batch.count
         self.batches.append(batch)

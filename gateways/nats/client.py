@@ -6,7 +6,8 @@ I2  Its operations are worked off in order. Where one of them has to wait (for t
     PONG, to know whether anybody answers a request, for the next turn), all behind it wait, and it
     is not read.
 I3  No more than ``max_pending`` bytes wait for a client; one that is further behind is cut.
-I4  However much it says, others are heard after ``TURN_S`` (``server.py``) and a few operations.
+I4  However much it says, others are heard after ``TURN_S`` (``server.py``), a few operations and
+    one read of its connection.
 I5  Whatever goes wrong here ends this connection and no other.
 """
 
@@ -41,7 +42,10 @@ STEP: Final = 32
 CONTROL_COST: Final = 8  # a SUB, in the same measure; a long one costs more
 CONTROL_COST_BYTES: Final = 64  # of its pattern: so many cost as much as a tiny message
 QUESTION_COST: Final = 16  # a request of which the broker is asked whether anybody is there
-QUESTIONS_MAX: Final = 256  # requests of one client that are not settled; then it is not read
+QUESTIONS_MAX: Final = 64  # requests of one client that are not settled; then it is not read
+# Bytes that come at once from a client which most likely has sent more: the event loop would go on
+# reading them, up to 8 MiB, and others would wait that long.
+LARGE_READ_BYTES: Final = 65_536
 FIRST_PING_S: Final = 2.0  # after CONNECT, whatever the interval: it measures the way
 NAME_SHOWN_MAX: Final = 256
 _FLAGS: Final = ("verbose", "pedantic", "echo", "headers", "no_responders")
@@ -51,6 +55,8 @@ _OPTIONS: Final = {*_FLAGS, *_TEXTS, "protocol"}  # the rest of a CONNECT is for
 
 class Client(asyncio.Protocol):
     """A connection, from INFO to its end."""
+
+    _has_said_much = False  # is it read again only when its turn comes?
 
     def __init__(self, server: "Server", number: int) -> None:
         self.server = server
@@ -206,6 +212,7 @@ class Client(asyncio.Protocol):
             return
         self.heard_s = self.server.now_s()
         self.server.hear(self, self.heard_s)
+        self._has_said_much = len(data) >= LARGE_READ_BYTES
         if self._is_paused:
             self.parser.feed(data, 0)
         else:
@@ -227,6 +234,12 @@ class Client(asyncio.Protocol):
             self.work()
         return not self.is_closed and self.server.tls is None  # TLS ends with either side
 
+    def take_turn(self) -> bool:
+        """Its turn has come; is that all that others are to wait for now?"""
+        had_said_much, self._has_said_much = self._has_said_much, False
+        self.work()
+        return had_said_much
+
     def work(self) -> None:
         """Works off what it has said, as far as this turn goes."""
         self.server.guard(self, self._work)
@@ -241,7 +254,7 @@ class Client(asyncio.Protocol):
             return
         if self.is_closed or self._holds:
             pass
-        elif self._has_more:
+        elif self._has_more or (self._has_said_much and self.parser.error is None):
             self.server.later(self)
         elif self.parser.error is not None:
             self.fail(self.parser.error.sentence)
@@ -298,7 +311,7 @@ class Client(asyncio.Protocol):
 
     def _pace(self) -> None:
         """Reads no more of it while what it has said is not worked off, or cannot be handed on."""
-        wanted = self._has_more or self._holds or self.server.is_full
+        wanted = self._has_more or self._has_said_much or self._holds or self.server.is_full
         if wanted is self._is_paused or self.is_closed or self.transport is None:
             return
         self._is_paused = wanted

@@ -19,7 +19,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
@@ -79,6 +79,14 @@ PLAIN_BYTES_MAX: Final = 1_024
 log = logging.getLogger("asterism.nats")
 # One for all: each has a buffer of a megabyte, which takes longer to make than to fill.
 _pack: Final = msgpack.Packer().pack
+
+
+class Request(NamedTuple):
+    """A request that nobody of this door takes, and whom to tell whether anybody else may."""
+
+    publication: Publication
+    body: bytes
+    settle: Callable[[bool], None]
 
 
 class Question(Receipt):
@@ -241,8 +249,11 @@ class Exchange:
         # What came before these, while the broker is asked whether there is anybody to be told.
         self._doubtful: list[tuple[Publication, bytes]] = []
         self._doubtful_bytes = 0
+        self._requests: list[Request] = []  # behind these messages; the same of requests
+        self._doubtful_requests: list[Request] = []
         self._doubt: asyncio.Task[None] | None = None
-        self._untold_bytes = 0  # of both
+        self._is_flushing = False  # at the end of this turn
+        self._untold_bytes = 0  # of messages told to nobody yet
         self._timer: asyncio.TimerHandle | None = None  # until when it is told at the latest
         self._asked: deque[Question] = deque()  # the oldest first, settled ones among them
         self._unsettled = 0
@@ -346,7 +357,7 @@ class Exchange:
 
     def end_turn(self) -> None:
         """Tells what has gathered, if it is much: a little may wait for more."""
-        if len(self._buffer) < TELL_AT:
+        if len(self._buffer) < TELL_AT and self._untold_bytes < TELL_ALONE_BYTES:
             return
         is_much = len(self._buffer) >= TELL_ALONE_AT or self._untold_bytes >= TELL_ALONE_BYTES
         if is_much or not self._is_alone():
@@ -355,6 +366,12 @@ class Exchange:
     def _is_alone(self) -> bool:
         """Was nobody else on the topic a moment ago?"""
         return self.server.now_s() < self._alone_until_s
+
+    def _find_out_alone(self, now_s: float) -> None:
+        """Asks now and then, while it tells something, whether anybody else is on the topic."""
+        if now_s >= self._ask_alone_at_s:
+            self._ask_alone_at_s = now_s + ALONE_ASKED_S
+            self.keep(self._ask_alone())
 
     async def _ask_alone(self) -> None:
         with contextlib.suppress(TimeoutError, PeerError, ClosedError):
@@ -366,18 +383,10 @@ class Exchange:
         self._alone_until_s = self.server.now_s() + ALONE_S if is_alone else 0.0
 
     def ask(self, publication: Publication, body: bytes, answer: Callable[[bool], None]) -> None:
-        """Tells of a request, and says whether there was anybody to take it."""
-        header = self._header(publication, body)
-        if header is None or self._is_away:
-            self.untold += 1
-            answer(False)
-            return
-        # Read and written anew, since only now it asks for a receipt.
-        read = decode_header(header)
-        self._tell_all()
-        whole = Header(read.mode, read.expect, read.subjects, read.attributes, receipt=True)
-        question = Question(self.node, self.topic, whole, 1, b"")
-        question.late_s = self.server.now_s() + QUESTION_S
+        """Tells of a request, and says whether there was anybody to take it.
+
+        Its client says nothing more but requests until it knows.
+        """
         self._unsettled += 1
 
         def settle(is_there: bool) -> None:
@@ -385,6 +394,29 @@ class Exchange:
             answer(is_there)
             self.server.schedule()
 
+        request = Request(publication, body, settle)
+        if not self._is_alone() or self._is_away:
+            self._tell_all()
+            self._ask(request)
+            return
+        self._requests.append(request)
+        if not self._is_flushing:
+            self._is_flushing = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def _ask(self, request: Request) -> None:
+        """Tells of one request, behind all that was told."""
+        publication, body, settle = request
+        header = self._header(publication, body)
+        if header is None or self._is_away:
+            self.untold += 1
+            settle(False)
+            return
+        # Read and written anew, since only now it asks for a receipt.
+        read = decode_header(header)
+        whole = Header(read.mode, read.expect, read.subjects, read.attributes, receipt=True)
+        question = Question(self.node, self.topic, whole, 1, b"")
+        question.late_s = self.server.now_s() + QUESTION_S
         question.told = settle
         payload = body[publication.header_size : -2]
         size = len(whole.encoded) + len(payload)
@@ -394,6 +426,7 @@ class Exchange:
             is_told = False
         if is_told:
             self._asked.append(question)
+            self._find_out_alone(self.server.now_s())
         else:
             self.untold += 1
             question.settle(False)
@@ -447,17 +480,22 @@ class Exchange:
 
     def flush(self) -> None:
         """Tells what has gathered; or asks, where there seems to be nobody to be told."""
+        self._is_flushing = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._buffer or self._doubt is not None:
-            return  # the answer that is under way decides about these too
+        if self._doubt is not None or not (self._buffer or self._requests):
+            return  # what has gathered is flushed when the answer comes that is under way
         if self._is_alone() and not self._is_away:
             self._doubtful, self._buffer = self._buffer, []
             self._doubtful_bytes = self._untold_bytes
+            self._doubtful_requests, self._requests = self._requests, []
             self._doubt = self.keep(self._settle_doubt())
         else:
             self._tell_all()
+            requests, self._requests = self._requests, []
+            for request in requests:
+                self._ask(request)
 
     async def _settle_doubt(self) -> None:
         try:
@@ -467,11 +505,16 @@ class Exchange:
             log.debug("it is not known whether there is anybody to be told: %s", error)
         finally:
             self._doubt = None
-        if self._doubtful and self._is_alone():
+        requests, self._doubtful_requests = self._doubtful_requests, []
+        if self._is_alone():
             self._forget_doubtful()
             self.server.schedule()
-        elif self._doubtful:
+            for request in requests:
+                request.settle(False)
+        else:
             self._tell_all()
+            for request in requests:
+                self._ask(request)
         if self._timer is None:
             self.flush()
 
@@ -497,9 +540,7 @@ class Exchange:
             self._stuck_s = 0.0
             self.untold += len(self._doubtful) + len(self._buffer) - len(messages)
             self._forget_all()
-            if now_s >= self._ask_alone_at_s:
-                self._ask_alone_at_s = now_s + ALONE_ASKED_S
-                self.keep(self._ask_alone())
+            self._find_out_alone(now_s)
             return
         self._stuck_s = self._stuck_s or now_s
         if self._is_away or now_s - self._stuck_s > AWAY_S:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import heapq
 import logging
 import platform
 import random
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import Final
 
 import uvloop
@@ -51,18 +53,19 @@ LOOKS: Final = 20  # a round of looks: each client is looked at once a second, o
 # A turn: what is worked off for clients that say much, before what has gathered is written and
 # others are heard. It is longer where nobody else has said anything for a while. In it, so many
 # bytes are handed out at most.
-TURN_S: Final = 0.001
+TURN_S: Final = 0.0002
 LEAVING_PART: Final = 0.25  # of it, for subscriptions of those that are gone
 TURN_ALONE_S: Final = 0.003
 ALONE_S: Final = 0.1
 HANDED_OVER_MAX: Final = 4  # clients that are written to within a turn; more wait for its end
-TURN_BYTES_MAX: Final = 2 * 1_048_576
-FANOUT_MAX: Final = 512  # subscribers that are handed a message in one go; the rest follow
-FANOUT_BYTES_MAX: Final = 524_288  # the same, of large messages
+TURN_BYTES_MAX: Final = 524_288
+FANOUT_MAX: Final = 128  # subscribers that are handed a message in one go; the rest follow
+FANOUT_BYTES_MAX: Final = 262_144  # the same, of large messages
 # Bytes that wait for clients to read them, or in messages that have come by half; past it those are
 # cut that have the most of them.
 WAITING_ALL_MAX: Final = 512 * 1_048_576
-WAITING_ALL_LOW: Final = WAITING_ALL_MAX * 7 // 8  # then no more are cut
+WAITING_ALL_LOW: Final = WAITING_ALL_MAX - 1_048_576  # then no more are cut
+CUT_MAX: Final = 16  # at a time: to free what they held takes a while
 # Bytes that subscriptions hold, of all clients and of one; past it SUB is refused, as past
 # max_subscriptions.
 SUBSCRIBED_ALL_MAX: Final = 256 * 1_048_576
@@ -222,21 +225,23 @@ class Server:
 
     def count(self, client: Client) -> None:
         """Counts what waits for a client, or of it; where it is too much for all, some are cut."""
-        now = client.parser.held + client.unwritten_bytes
-        self.waiting_bytes += now - client.counted
-        client.counted = now
+        self._recount(client)
         if self.waiting_bytes > WAITING_ALL_MAX:
             self._make_room()
 
+    def _recount(self, client: Client) -> None:
+        now = client.parser.held + client.unwritten_bytes
+        self.waiting_bytes += now - client.counted
+        client.counted = now
+
     def _make_room(self) -> None:
         clients = [*self.clients.values(), *self.closing]
-        for client in clients:
-            client.counted = client.parser.held + client.unwritten_bytes
-        self.waiting_bytes = sum(client.counted for client in clients)
+        most = heapq.nlargest(CUT_MAX, clients, key=_counted_of)
+        for client in most:
+            self._recount(client)  # some have read since they were counted
         if self.waiting_bytes <= WAITING_ALL_MAX:
-            return  # some have read since they were counted
-        clients.sort(key=lambda client: client.counted, reverse=True)
-        for client in clients:
+            return
+        for client in sorted(most, key=_counted_of, reverse=True):
             if self.waiting_bytes <= WAITING_ALL_LOW:
                 return
             self.waiting_bytes -= client.counted
@@ -340,8 +345,7 @@ class Server:
         while waiting and not self.is_full:
             client = waiting.popleft()
             client.is_queued = False
-            client.work()
-            if self.is_turn_over():
+            if client.take_turn() or self.is_turn_over():
                 break
         if waiting or self._leaving:
             self._work_soon()
@@ -643,6 +647,9 @@ class Unfinished:
         self.route = route
         self.at = 0  # how far it has come
         self.count = 0  # who have been given it
+
+
+_counted_of: Final = attrgetter("counted")
 
 
 def _parts(clients: list[Client], count: int) -> Iterator[list[Client]]:

@@ -1256,8 +1256,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "the NATS door tells the broker what it published while somebody came",
         "gateways/nats/exchange.py",
-        "        if self._doubtful and self._is_alone():\n",
-        "        if self._doubtful:\n",
+        "        if self._is_alone():\n            self._forget_doubtful()\n",
+        "        if True:\n            self._forget_doubtful()\n",
         f"{NATS}/test_between_doors.py",
     ),
     Planted(

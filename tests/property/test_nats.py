@@ -247,7 +247,8 @@ def test_what_is_asked_for_covers_what_is_wanted_within_bounds(
             interest.replace("**", "y/z").replace("*", "y"),
             interest.replace("**", "y").replace("*", "y"),
         ):
-            assert any(matches(one, subject) for one in asked)
+            if len(subject) <= limits.SUBJECT_BYTES_MAX:  # else it is none
+                assert any(matches(one, subject) for one in asked)
 
 
 # --- headers --------------------------------------------------------------------------------------
