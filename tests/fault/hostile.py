@@ -11,11 +11,12 @@ P2  No process holds more memory than its bound.
 P3  Every message that the ordinary client was told is accepted is delivered.
 
 The time that a message takes to be accepted is reported beside the time that it takes with no
-hostile client there, right before and right after: machines change their speed within a run. It is
-not judged: they differ, too. A hostile client stands for one on another
-machine, which has cores of its own: it runs at the lowest priority (``SCHED_IDLE``), so that others
-wait for the work that it makes for the broker, and not for a core that it keeps busy itself. With
-``--near`` it shares this machine as any other program does.
+hostile client there, right before and right after: machines change their speed within a run. A last
+line has all kinds in turn, as one hostile client that does one thing after the other. Times are not
+judged: machines differ, too. A hostile client stands for one on another machine, which has cores of
+its own: it runs at the lowest priority (``SCHED_IDLE``), so that others wait for the work that it
+makes for the broker, and not for a core that it keeps busy itself. With ``--near`` it shares this
+machine as any other program does.
 """
 
 import argparse
@@ -368,7 +369,41 @@ def figures_of(
             for kind, held in memory_mb.items()
             if held > bounds_mb.get(kind, held)
         ]
-    return figures, wrong
+    return figures + _in_turn(measured, by_phase), wrong
+
+
+def _in_turn(measured: Sequence[Measured], by_phase: list[list[float]]) -> list[Figures]:
+    """All phases with one hostile client as if they were one, beside all with none."""
+    paired = list(zip(measured, by_phase, strict=True))
+    busy_ones = [(one, waits) for one, waits in paired if len(one.phase.kinds) == 1]
+    calm = [waits for one, waits in paired if not one.phase.kinds]
+    if len(busy_ones) < 2 or not calm:
+        return []
+    waits = [waits for _, waits in busy_ones]
+    memory_mb = {
+        kind: max(one.memory_mb.get(kind, 0) for one, _ in busy_ones)
+        for kind in measured[0].memory_mb
+    }
+    p50, p99, calm_p99 = (
+        round(percentile_over(among, part), 2)
+        for among, part in ((waits, 0.5), (waits, 0.99), (calm, 0.99))
+    )
+    longest = round(max(map(max, waits)), 1)
+    deaths = sum(len(one.deaths) for one, _ in busy_ones)
+    count = sum(map(len, waits))
+    return [Figures("each in turn", count, p50, p99, calm_p99, longest, memory_mb, deaths)]
+
+
+def percentile_over(phases: Sequence[Sequence[float]], part: float) -> float:
+    """Of the waits of several phases, each of which counts as much as the others: in one that is
+    slow there are fewer of them."""
+    weighed = sorted((wait, 1 / len(waits) / len(phases)) for waits in phases for wait in waits)
+    below = 0.0
+    for wait, weight in weighed:
+        below += weight
+        if below >= part:
+            return wait
+    return weighed[-1][0]
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.hostile import BOUNDS_MB, Figures, Phase, calm_near, phases_of, run, table
+from tests.fault.hostile import (
+    BOUNDS_MB,
+    Figures,
+    Measured,
+    Phase,
+    calm_near,
+    figures_of,
+    percentile_over,
+    phases_of,
+    run,
+    table,
+)
 from tests.fault.hostile_kinds import KINDS, Target, Until
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
@@ -43,6 +54,23 @@ def test_the_time_is_divided_among_all_phases() -> None:
     phases = phases_of(10, tuple(KINDS))
     assert sum(phase.seconds for phase in phases) == pytest.approx(600)
     assert {kind for phase in phases for kind in phase.kinds} == {*KINDS}
+
+
+def test_all_kinds_in_turn_are_one_figure_in_which_each_counts_alike() -> None:
+    slow, quick = [9.0] * 10, [1.0] * 990
+    assert percentile_over([slow, quick], 0.5) == 1.0
+    assert percentile_over([slow, quick], 0.6) == 9.0
+    phases = phases_of(1, ("bombs", "idle"))
+    measured = [Measured(one, at, at + 1, {"worker": at}, []) for at, one in enumerate(phases)]
+    names = [one.name for one in phases]
+    waits = [(at + 0.5, float(at)) for at in range(len(phases))]
+    figures, wrong = figures_of(measured, waits, {"worker": 100})
+    last = figures[-1]
+    assert wrong == [] and [one.phase for one in figures[:-1]] == names
+    assert last.phase == "each in turn" and last.published == 2
+    assert last.p99_ms == max(names.index("bombs"), names.index("idle"))
+    assert last.calm_p99_ms == len(phases) - 1
+    assert last.memory_mb == {"worker": last.p99_ms}
 
 
 def test_a_wait_is_compared_with_those_before_and_after_while_no_hostile_client_is_there() -> None:
