@@ -76,6 +76,8 @@ CHILD_END_S: Final = 10  # how long the process of a dedicated topic may take to
 FORWARD_MS_MAX: Final = 2_000  # for the answer of another worker to a dead letter
 LEFT_CODE: Final = 3  # how such a process ends when its topic is dedicated no longer
 SEND_MS_MAX: Final = 10_000  # a front-end that takes nothing for so long is taken for gone
+LANES_MS: Final = 20  # between two times that lanes are opened
+CLAIMS_MAX: Final = 1_024  # of lanes whose connections may still wait; past it they are refused
 PIPE_MAX: Final = 1_000  # messages ZeroMQ holds each way
 DETAIL_MAX: Final = 120  # characters of a store's failure that a client is told
 # Below the low-water mark these are refused: they store more, or keep the disk from being emptied.
@@ -234,6 +236,7 @@ class Worker:
         self._turns = Turns()  # what has come through the front-end, and is not taken yet
         self._may_have_frames = True  # whether the socket is to be looked at
         self._claims: list[tuple[bytes, int, bytes, bytes]] = []  # node, request, topic, token
+        self._next_lanes_ms = 0  # when lanes are opened next
         self._lanes = self._take_lanes()
 
     def _stores_to_open(self, home: Path) -> dict[int, Hosted]:
@@ -448,6 +451,8 @@ class Worker:
         if self._snapshots.has_more:
             return 0
         next_ms = self._next_beat_ms
+        if self._claims:
+            next_ms = min(next_ms, self._next_lanes_ms)
         for hosted in self._hosted.values():
             due_ms = hosted.retry_ms if hosted.shard is None else hosted.shard.next_due_ms()
             if due_ms is not None and due_ms < next_ms:
@@ -478,7 +483,7 @@ class Worker:
         while self._moving:
             self._move(self._moving.popitem()[0])
         self._go_on_with_snapshots()
-        if self._claims:
+        if self._now_ms >= self._next_lanes_ms:
             self._open_lanes()
         if self._now_ms >= self._next_beat_ms:
             self._beat()
@@ -589,9 +594,18 @@ class Worker:
             self._suspend_session(session)  # the front-end tells if it is over
 
     def _open_lanes(self) -> None:
-        """Behind all that was sent through the front-end, the lane of a session is used."""
+        """Behind all that was sent through the front-end, the lane of a session is used.
+
+        A client that connects again and again holds others up for a moment now and then.
+        """
+        self._next_lanes_ms = self._now_ms + LANES_MS
+        are_all_in = self._lanes.take_in()
         claims, self._claims = self._claims, []
         for node, request, topic, token in claims:
+            is_early = not are_all_in and not self._lanes.has_connected(token)
+            if is_early and len(self._claims) < CLAIMS_MAX:
+                self._claims.append((node, request, topic, token))
+                continue
             session = node[: wire.SESSION_BYTES]
             if self._lanes.close(session):
                 self._suspend_session(session)  # its client gave the one before up

@@ -40,7 +40,7 @@ UNCLAIMED_S: Final = 5.0  # for a session to claim a connection
 UNCLAIMED_MAX: Final = (
     256  # connections that no session has claimed; the oldest is cut for the next
 )
-ACCEPTS_MAX: Final = 8  # connections that one turn takes in, and closes; others wait for the next
+ACCEPTS_MAX: Final = 16  # connections that are taken in at a time; others wait for the next
 OUTBOX_BYTES_MAX: Final = 64 << 20  # waiting for one client; past it, one that stalls is cut
 STALLED_S: Final = 5.0  # for how long it takes nothing of that
 READY_MAX: Final = 64  # sockets that one turn looks at; the others come first in the next
@@ -85,18 +85,10 @@ class Lane:
         return bool(poll.poll(0))
 
     def learn_token(self) -> bool:
-        """Reads the token, which comes first; false where it is not there yet."""
-        if self.token:
-            return True
-        try:
+        """Reads the token, which comes first; false where this is no lane of a client of ours."""
+        with contextlib.suppress(OSError):
             self.token = self.socket.recv(wire.LANE_TOKEN_BYTES)
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass
-        if len(self.token) < wire.LANE_TOKEN_BYTES:
-            self.socket.close()  # who has left, or is no client of ours
-        return bool(self.token)
+        return len(self.token) == wire.LANE_TOKEN_BYTES
 
 
 class Lanes:
@@ -114,7 +106,9 @@ class Lanes:
             self._listen(path)
         self._watched: set[int] = set()
         self._lanes: dict[int, Lane] = {}  # by descriptor: those that are claimed
-        self._unclaimed: deque[Lane] = deque()  # the oldest first
+        self._unclaimed: dict[int, Lane] = {}  # by descriptor; the oldest first
+        self._by_token: dict[bytes, Lane] = {}  # those of them that have written it
+        self._arrivals = select.epoll()  # of tokens: these connections are many, and mostly silent
         self._of_session: dict[bytes, Lane] = {}
         self._ended: dict[bytes, None] = {}  # sessions whose lane is over
         self._ready: deque[tuple[int, int]] = deque()
@@ -127,7 +121,6 @@ class Lanes:
             os.unlink(path)  # of the worker before this one
         self._listener.bind(path)
         self._listener.listen(LANES_MAX)
-        self._epoll.register(self._listener, _IN)
 
     def __len__(self) -> int:
         return len(self._lanes)
@@ -194,8 +187,6 @@ class Lanes:
             descriptor, events = self._ready.popleft()
             lane = self._lanes.get(descriptor)
             if lane is None:
-                if descriptor == self._listener.fileno():
-                    self._accept(ACCEPTS_MAX)
                 continue
             if events & select.EPOLLOUT:
                 self._drain(lane)
@@ -241,46 +232,76 @@ class Lanes:
             if self._held_bytes > HELD_BYTES_MAX:
                 self._end(max(self._lanes.values(), key=lambda held: held.stream.held_bytes))
 
-    def _accept(self, most: int) -> None:
-        """Takes in some of the connections that wait."""
-        for _ in range(most):
+    def take_in(self) -> bool:
+        """Takes in some of the connections that wait; true where these were all.
+
+        Nothing wakes the worker for them: a client that connects and says so wakes it by that.
+        """
+        for _ in range(ACCEPTS_MAX):
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return
+                return True
             if not _is_welcome(connection):
                 connection.close()
                 continue
             connection.setblocking(False)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
             if len(self._unclaimed) >= UNCLAIMED_MAX:
-                self._unclaimed.popleft().socket.close()
-            self._unclaimed.append(Lane(connection))
+                self._drop(next(iter(self._unclaimed.values())))
+            lane = Lane(connection)
+            self._unclaimed[lane.descriptor] = lane
+            self._arrivals.register(lane.descriptor, _IN)
+        return False
+
+    def _drop(self, lane: Lane) -> None:
+        """Forgets a connection that nobody has claimed."""
+        self._release(lane)
+        lane.socket.close()
+
+    def _release(self, lane: Lane) -> None:
+        del self._unclaimed[lane.descriptor]
+        if self._by_token.get(lane.token) is lane:
+            del self._by_token[lane.token]
+        else:
+            self._arrivals.unregister(lane.descriptor)
+
+    def _learn_tokens(self) -> None:
+        for descriptor, _ in self._arrivals.poll(0, UNCLAIMED_MAX):
+            lane = self._unclaimed[descriptor]
+            if lane.learn_token() and lane.token not in self._by_token:
+                self._arrivals.unregister(descriptor)
+                self._by_token[lane.token] = lane
+            else:
+                self._drop(lane)
 
     def cut_unclaimed(self) -> None:
         """Cuts connections that no session has claimed in time."""
         oldest = monotonic() - UNCLAIMED_S
-        while self._unclaimed and self._unclaimed[0].accepted_at < oldest:
-            self._unclaimed.popleft().socket.close()
+        while self._unclaimed:
+            lane = next(iter(self._unclaimed.values()))
+            if lane.accepted_at >= oldest:
+                return
+            self._drop(lane)
+
+    def has_connected(self, token: bytes) -> bool:
+        """Has somebody written this token on a connection that was taken in?"""
+        self._learn_tokens()
+        return token in self._by_token
 
     def claim(self, session: bytes, token: bytes) -> None:
-        """A session says which lane is its own; ``PeerError`` where there is none of that token."""
-        self._accept(LANES_MAX)  # all that wait: it may be the last of them
-        lane = None
-        for _ in range(len(self._unclaimed)):
-            unclaimed = self._unclaimed.popleft()
-            if unclaimed.learn_token() and unclaimed.token == token:
-                lane = unclaimed
-            elif unclaimed.socket.fileno() >= 0:
-                self._unclaimed.append(unclaimed)
+        """A session says which lane is its own; ``PeerError`` where there is none of that token
+        among the connections that were taken in."""
+        lane = self._by_token[token] if self.has_connected(token) else None
         if lane is not None and lane.has_left():
-            lane.socket.close()  # given up before it was claimed
+            self._drop(lane)  # given up before it was claimed
             lane = None
         if lane is None:
             raise PeerError("wrong_state", "there is no lane of that token here")
         if len(self._lanes) >= LANES_MAX:
-            lane.socket.close()
+            self._drop(lane)
             raise PeerError("busy", f"{LANES_MAX} lanes are open here")
+        self._release(lane)
         lane.session = session
         self._lanes[lane.descriptor] = lane
         self._of_session[session] = lane
@@ -390,9 +411,9 @@ class Lanes:
 
     def end(self) -> None:
         self.close_all()
-        for lane in self._unclaimed:
-            lane.socket.close()
-        self._unclaimed.clear()
+        for lane in list(self._unclaimed.values()):
+            self._drop(lane)
+        self._arrivals.close()
         self._listener.close()
         self._epoll.close()
 

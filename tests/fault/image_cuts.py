@@ -244,7 +244,9 @@ class Era:
 
     def _write_back(self) -> None:
         """Some files reach the disk before others, as the system is free to have them."""
-        files = sorted(path for path in self._data.rglob("*") if path.is_file())
+        # Unlike rglob, walk goes on where the broker deletes a folder meanwhile.
+        found = (Path(folder, name) for folder, _, names in os.walk(self._data) for name in names)
+        files = sorted(path for path in found if path.is_file())
         for path in self._chance.sample(files, self._chance.randint(0, len(files) // 2)):
             with contextlib.suppress(OSError), open(path, "rb") as file:
                 os.fdatasync(file.fileno())

@@ -40,8 +40,16 @@ class World:
     def open(self, session: bytes = SESSION) -> socket.socket:
         """A client whose lane is claimed."""
         client, token = self.connect()
-        self.lanes.claim(session, token)
+        self.claim(session, token)
         return client
+
+    def claim(self, session: bytes, token: bytes) -> None:
+        self.take_in()
+        self.lanes.claim(session, token)
+
+    def take_in(self) -> None:
+        while not self.lanes.take_in():
+            pass
 
     def turn(self) -> list[tuple[bytes, list[bytes]]]:
         """Waits until something has come; the parts of it, by session."""
@@ -124,7 +132,7 @@ def received(client: socket.socket, size: int) -> bytes:
 
 def refusal(world: World, token: bytes, session: bytes = SESSION) -> str:
     with pytest.raises(PeerError) as refused:
-        world.lanes.claim(session, token)
+        world.claim(session, token)
     return refused.value.code
 
 
@@ -134,8 +142,8 @@ def refusal(world: World, token: bytes, session: bytes = SESSION) -> str:
 def test_a_session_claims_the_lane_of_its_token(world: World) -> None:
     first, one = world.connect()
     second, two = world.connect()
-    world.lanes.claim(SESSION, two)
-    world.lanes.claim(OTHER, one)
+    world.claim(SESSION, two)
+    world.claim(OTHER, one)
     assert len(world.lanes) == 2
     assert world.lanes.has(SESSION) and world.lanes.has(OTHER)
     first.sendall(PING)
@@ -152,16 +160,35 @@ def test_a_token_that_nobody_wrote_is_refused(world: World) -> None:
     client, token = world.connect()
     assert refusal(world, bytes(16)) == "wrong_state"
     assert not world.lanes.has(SESSION) and len(world.lanes) == 0
-    world.lanes.claim(SESSION, token)
+    world.claim(SESSION, token)
     assert refusal(world, token, OTHER) == "wrong_state", "it is another's"
     assert is_open(client)
+
+
+def test_connections_are_taken_in_a_few_at_a_time(world: World) -> None:
+    """A worker that takes in all that wait holds up everybody else."""
+    tokens = [world.connect()[1] for _ in range(lanes_host.ACCEPTS_MAX + 1)]
+    assert not world.lanes.take_in()
+    have_connected = [world.lanes.has_connected(token) for token in tokens]
+    assert have_connected == [True] * lanes_host.ACCEPTS_MAX + [False]
+    assert world.lanes.take_in()
+    assert world.lanes.has_connected(tokens[-1])
+
+
+def test_a_token_that_was_written_twice_is_the_first_one_s(world: World) -> None:
+    first, token = world.connect()
+    second, _ = world.connect(token)
+    world.claim(SESSION, token)
+    first.sendall(PING)
+    assert world.turn() == [(SESSION, [PING])]
+    assert is_cut(second)
 
 
 def test_a_connection_that_has_not_written_its_token_yet_may_still(world: World) -> None:
     client, _ = world.connect(b"")
     assert refusal(world, b"k" * 16) == "wrong_state"
     client.sendall(b"k" * 16)
-    world.lanes.claim(SESSION, b"k" * 16)
+    world.claim(SESSION, b"k" * 16)
 
 
 @pytest.mark.parametrize("token", [b"", b"short"])
@@ -186,10 +213,10 @@ def test_a_lane_that_was_given_up_before_it_was_claimed_is_refused(world: World)
 def test_a_lane_is_not_read_before_it_is_claimed(world: World) -> None:
     client, token = world.connect()
     client.sendall(PING)
-    assert world.turn() == [], "that somebody has connected is all"
-    assert world.look() == []
+    world.take_in()
+    assert world.look() == [], "nothing is read of it"
     client.sendall(PING)
-    world.lanes.claim(SESSION, token)
+    world.claim(SESSION, token)
     assert world.turn() == [(SESSION, [PING, PING])]
 
 
@@ -198,11 +225,11 @@ def test_connections_that_nobody_claims_have_a_bound(
 ) -> None:
     monkeypatch.setattr(lanes_host, "UNCLAIMED_MAX", 3)
     connected = [world.connect() for _ in range(5)]
-    assert world.turn() == []
+    world.take_in()
     assert [is_cut(client) for client, _ in connected[:2]] == [True, True]
     assert all(is_open(client) for client, _ in connected[2:])
     assert refusal(world, connected[1][1]) == "wrong_state"
-    world.lanes.claim(SESSION, connected[2][1])
+    world.claim(SESSION, connected[2][1])
 
 
 def test_lanes_have_a_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -462,9 +489,9 @@ def test_all_lanes_can_be_closed_and_further_ones_come(world: World) -> None:
 def test_who_has_connected_may_claim_a_lane_though_all_were_closed_meanwhile(world: World) -> None:
     """He may have heard of a new front-end sooner than the worker, which closes all for it."""
     client, token = world.connect()
-    world.turn()
+    world.take_in()
     world.lanes.close_all()
-    world.lanes.claim(SESSION, token)
+    world.claim(SESSION, token)
     client.sendall(PING)
     assert world.turn() == [(SESSION, [PING])]
 
@@ -473,7 +500,7 @@ def test_at_the_end_nobody_can_connect_any_more(tmp_path: Path) -> None:
     world = World(tmp_path / "lane-0.sock")
     client = world.open()
     unclaimed, _ = world.connect()
-    world.turn()
+    world.take_in()
     world.lanes.end()
     assert is_cut(client) and is_cut(unclaimed)
     with pytest.raises(OSError):
