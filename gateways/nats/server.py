@@ -455,7 +455,7 @@ class Server:
         self, group: tuple[Subscription, ...], but: Client | None = None
     ) -> Subscription | None:
         """One of a group that is there still."""
-        chosen = self._chance.choice(group)
+        chosen = group[0] if len(group) == 1 else self._chance.choice(group)
         if chosen.is_there and chosen.client is not but:
             return chosen
         left = [member for member in group if member.is_there and member.client is not but]

@@ -75,18 +75,51 @@ class Route:
 NOBODY: Final = Route((), {})
 
 
+class _Wanted:
+    """The subscriptions of one pattern, sorted already: a route is made at once of thousands."""
+
+    __slots__ = ("by_queue", "plain")
+
+    def __init__(self) -> None:
+        self.plain: dict[Subscription, None] = {}
+        self.by_queue: dict[bytes, tuple[Subscription, ...]] = {}
+
+    def add(self, subscription: Subscription) -> None:
+        queue = subscription.queue
+        if queue is None:
+            self.plain[subscription] = None
+        else:
+            self.by_queue[queue] = (*self.by_queue.get(queue, ()), subscription)
+
+    def remove(self, subscription: Subscription) -> bool:
+        """Takes one away; is none left?"""
+        queue = subscription.queue
+        if queue is None:
+            del self.plain[subscription]
+        else:
+            group = self.by_queue[queue]
+            at = group.index(subscription)
+            if len(group) > 1:
+                self.by_queue[queue] = group[:at] + group[at + 1 :]
+            else:
+                del self.by_queue[queue]
+        return not self.plain and not self.by_queue
+
+
 class Subscriptions:
     """All subscriptions of a door."""
 
     def __init__(self) -> None:
-        self._trie: InterestTrie[Subscription] = InterestTrie()
+        self._trie: InterestTrie[_Wanted] = InterestTrie()
+        self._by_pattern: dict[tuple[str, ...], _Wanted] = {}  # all that is in the trie
+        self._count = 0
         self._routes: dict[bytes, Route] = {}
         self._routed = 0  # subscribers in these, in all
         self.weight = 0  # bytes that all of them are taken to hold
         self.added = self.removed = self.looked_up = 0  # in all
 
     def __len__(self) -> int:
-        return len(self._trie)
+        return self._count
 
     @property
     def routes_known(self) -> int:
@@ -95,13 +128,22 @@ class Subscriptions:
     def add(self, subscription: Subscription) -> None:
         self.added += 1
         self.weight += subscription.weight
-        self._trie.add_segments(subscription.segments, subscription)
+        self._count += 1
+        wanted = self._by_pattern.get(subscription.segments)
+        if wanted is None:
+            wanted = self._by_pattern[subscription.segments] = _Wanted()
+            self._trie.add_segments(subscription.segments, wanted)
+        wanted.add(subscription)
         self._forget(subscription)
 
     def remove(self, subscription: Subscription) -> None:
         self.removed += 1
         self.weight -= subscription.weight
-        self._trie.remove_segments(subscription.segments, subscription)
+        self._count -= 1
+        wanted = self._by_pattern[subscription.segments]
+        if wanted.remove(subscription):
+            del self._by_pattern[subscription.segments]
+            self._trie.remove_segments(subscription.segments, wanted)
         self._forget(subscription)
 
     def _forget(self, subscription: Subscription) -> None:
@@ -135,23 +177,24 @@ class Subscriptions:
         segments = _segments(subject)
         if "" in segments:  # a subject with an empty token may be published to, and reaches nobody
             return NOBODY
-        return route_of(self._trie.match_segments(segments))
+        return _route_of(self._trie.match_segments(segments))
 
 
-def route_of(found: Iterable[Subscription]) -> Route:
-    """Subscriptions, apart from those that share messages."""
+def _route_of(found: Iterable[_Wanted]) -> Route:
+    """The subscriptions of these patterns, apart from those that share messages."""
     plain: list[Subscription] = []
-    groups: dict[bytes, list[Subscription]] = {}
-    for subscription in found:
-        if subscription.queue is None:
-            plain.append(subscription)
-        else:
-            groups.setdefault(subscription.queue, []).append(subscription)
+    groups: dict[bytes, tuple[Subscription, ...]] = {}
+    for wanted in found:
+        plain += wanted.plain
+        more = wanted.by_queue
+        both = groups.keys() & more.keys()
+        shared = {queue: groups[queue] + more[queue] for queue in both}
+        groups = groups | more | shared if groups else more.copy()
     if len(plain) > 1:
         counts = Counter(id(subscription.client) for subscription in plain)
         if len(counts) < len(plain):
             plain.sort(key=lambda subscription: counts[id(subscription.client)])
-    return Route(tuple(plain), {queue: tuple(held) for queue, held in groups.items()})
+    return Route(tuple(plain), groups)
 
 
 def _segments(subject: bytes) -> tuple[str, ...]:

@@ -1270,8 +1270,10 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a queue group of the NATS door is one, whatever its patterns",
         "gateways/nats/subscriptions.py",
-        "            groups.setdefault(subscription.queue, []).append(subscription)\n",
-        "            groups.setdefault(subscription.queue + subscription.pattern, []).append(subscription)\n",
+        "        queue = subscription.queue\n"
+        "        if queue is None:\n            self.plain[subscription] = None\n",
+        "        queue = subscription.queue and subscription.queue + subscription.pattern\n"
+        "        if queue is None:\n            self.plain[subscription] = None\n",
         f"{NATS}/test_queue_groups.py",
     ),
     Planted(
