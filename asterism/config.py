@@ -454,7 +454,8 @@ def _leaves(table: str, values: object, source: str) -> Iterator[tuple[str, obje
     for name, value in values.items():
         if type(name) is not str or "." in name or name not in names:
             where = f"setting in {table}" if table else "setting"
-            raise ConfigError(f"{source}: {unknown(where, name, names)}")
+            above = f"; {name} stands above the tables" if table and name in known.keys else ""
+            raise ConfigError(f"{source}: {unknown(where, name, names)}{above}")
         key = prefix + name
         if key in known.tables and not (value is None and key in known.may_be_none):
             yield from _leaves(key, value, source)

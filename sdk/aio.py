@@ -400,8 +400,13 @@ class Node(Connection):
         All that the topic sent to this client until then is in its inboxes. True says that online
         messages of this client come to nobody there: all endpoints are its own, and without echo.
         """
-        self._flush_scheduled()
-        reply = await self._ask_topic(Verb.CANCEL_WAIT, topic, (0,), timeout)
+        async with asyncio.timeout(timeout):
+            self._flush_scheduled()
+            while self._session.has_unsent(topic):  # too much is unanswered to send more
+                await self._some_answer()
+                self._check_open()
+                self._flush_scheduled()
+            reply = await self._ask_topic(Verb.CANCEL_WAIT, topic, (0,), timeout)
         return reply.get("alone") is True
 
     def _is_frame_full(self) -> bool:
@@ -487,6 +492,8 @@ class Node(Connection):
         """
         self._check_open()
         arguments.interests(interests)
+        if name is not None and group is not None:
+            raise ValueError("a receiver has a name or a group, not both")
         subscription = self._session.subscribe(
             arguments.topic_name(topic),
             interests or ("**",),

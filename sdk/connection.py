@@ -642,6 +642,8 @@ class Connection(ABC):
         if not self._is_open:
             return
         self._link.open(self.address, self._on_ready, lambda: self._lose("it was cut"))
+        if not self._link.is_open:
+            return  # it was cut at once, and is tried again
         self._session.open(monotonic_ms())
         self._flush()
 

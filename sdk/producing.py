@@ -158,6 +158,10 @@ class Producer:
     def is_idle(self) -> bool:
         return not self.batches and not self.buffer
 
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self.buffer) or self.sent < len(self.batches)
+
     def tickets(self) -> list[Ticket]:
         """Those of everything that is unanswered."""
         sent = [ticket for batch in self.batches for ticket, _, _ in batch.shares]

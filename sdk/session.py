@@ -451,6 +451,11 @@ class Session:
                 return False
         return self.window.admits(count, size)
 
+    def has_unsent(self, topic: str) -> bool:
+        """Does anything that was published on a topic still wait to be sent on this connection?"""
+        producer = self._producers.get(topic)
+        return producer is not None and producer.has_unsent
+
     def surely_admits(self, count: int, size: int, receipt: bool) -> bool:
         """May so much be published now, as far as can be told without changing anything?
 

@@ -30,7 +30,11 @@ def data_folder(config: Config) -> Path:
 
 def address(options: argparse.Namespace) -> str:
     """The address given; else that of the broker whose folder or configuration was given; else that
-    of the environment; else that of the broker of the configured data folder."""
+    of the environment; else that of the broker of the configured data folder.
+
+    Where there is such a folder and no broker runs with it, none is asked: another one may listen
+    at the configured address, with other data.
+    """
     try:
         if options.address is not None:
             return checked_address("--address", options.address)
@@ -42,14 +46,20 @@ def address(options: argparse.Namespace) -> str:
         raise output.CommandError(str(error), output.WRONG_USE) from None
     config = configuration(options)
     folder = data_folder(config)
-    if options.data is not None and said_address(folder) is None:
-        # Another broker may listen at the configured address, with other data.
+    said = said_address(folder)
+    if said is None and (options.data is not None or _was_used(folder)):
+        start = "asterism up" if options.data is None else f"asterism up --data {options.data}"
         raise output.CommandError(
-            f"no broker runs with the data folder {folder}: start one with "
-            f"`asterism up --data {options.data}`, or name one that runs",
+            f"no broker runs with the data folder {folder}: start it with `{start}`, or name one "
+            "that runs, by --address or --data",
             output.UNREACHABLE,
         )
-    return address_of(folder, config)
+    return said or _reachable(config.addresses[0].text)
+
+
+def _was_used(folder: Path) -> bool:
+    """Did a broker run with this folder, as far as we may look?"""
+    return os.access(folder, os.R_OK | os.X_OK) and (folder / "run").is_dir()
 
 
 def address_of(data_dir: Path, config: Config) -> str:

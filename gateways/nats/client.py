@@ -57,6 +57,8 @@ class Client(asyncio.Protocol):
     """A connection, from INFO to its end."""
 
     _has_said_much = False  # is it read again only when its turn comes?
+    # What is paused: beneath TLS, which drops what it has read and not handed on at the end.
+    reading: asyncio.Transport | None = None
 
     def __init__(self, server: "Server", number: int) -> None:
         self.server = server
@@ -104,6 +106,7 @@ class Client(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]  # uvloop's is of no such class
+        self.reading = self.transport
         self.peer = (transport.get_extra_info("peername") or ("", 0))[:2]
         if self.server.tls is None and (socket := transport.get_extra_info("socket")) is not None:
             self._descriptor = socket.fileno()
@@ -111,7 +114,13 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_over = True
-        self.end()
+        if error is None and not self.is_closed and (self._has_more or self._holds):
+            # It closed behind what it said last, which TLS does not hold back while it is not read.
+            self._has_ended = True
+            if not self._holds:
+                self.server.later(self)
+        else:
+            self.end()
         self.server.forget(self)
 
     def end(self) -> None:
@@ -143,7 +152,8 @@ class Client(asyncio.Protocol):
         self.flush()
         if not self.is_closed:
             self.end()
-            self.server.let_go(self)
+            if not self.is_over:
+                self.server.let_go(self)
 
     # --- out --------------------------------------------------------------------------------
 
@@ -162,8 +172,10 @@ class Client(asyncio.Protocol):
         if not pieces or transport is None or self.is_closed:
             return
         self.pieces = []
-        data = b"".join(pieces)
         self.pending = 0
+        if self.is_over:
+            return
+        data = b"".join(pieces)
         sent = self._write_now(transport, data)
         if sent < len(data):
             transport.write(data[sent:] if sent else data)
@@ -312,15 +324,19 @@ class Client(asyncio.Protocol):
     def _pace(self) -> None:
         """Reads no more of it while what it has said is not worked off, or cannot be handed on."""
         wanted = self._has_more or self._has_said_much or self._holds or self.server.is_full
-        if wanted is self._is_paused or self.is_closed or self.transport is None:
+        if self.is_closed or self.reading is None:
+            return
+        if wanted and not self._holds:
+            self.server.later(self)
+        if wanted is self._is_paused:
             return
         self._is_paused = wanted
+        if self.is_over:
+            return
         if wanted:
-            self.transport.pause_reading()
-            if not self._holds:
-                self.server.later(self)
+            self.reading.pause_reading()
         else:
-            self.transport.resume_reading()
+            self.reading.resume_reading()
 
     def go_on(self) -> None:
         """What it waited for has come about."""

@@ -81,14 +81,6 @@ log = logging.getLogger("asterism.nats")
 _pack: Final = msgpack.Packer().pack
 
 
-class Request(NamedTuple):
-    """A request that nobody of this door takes, and whom to tell whether anybody else may."""
-
-    publication: Publication
-    body: bytes
-    settle: Callable[[bool], None]
-
-
 class Question(Receipt):
     """The receipt of a request: how it ends tells whether there was anybody to take it."""
 
@@ -112,6 +104,18 @@ class Question(Receipt):
     def resolve(self, position: int, outcome: Outcome) -> None:
         super().resolve(position, outcome)
         self.settle(bool(outcome.statuses) or outcome.verdict == UNKNOWN)
+
+
+class Untold(NamedTuple):
+    """A message that the broker was not told of yet; a request that nobody here takes is asked."""
+
+    publication: Publication
+    body: bytes
+    question: Question | None
+
+    @property
+    def weight(self) -> int:
+        return self.publication.weight + MESSAGE_BYTES
 
 
 class Presence:
@@ -245,15 +249,13 @@ class Exchange:
         self.turns = asyncio.Semaphore(ASKING_MAX)
         self._everybody = Presence(self, None)
         self._groups: dict[bytes, Presence] = {}
-        self._buffer: list[tuple[Publication, bytes]] = []  # to be told, if there is anybody
-        # What came before these, while the broker is asked whether there is anybody to be told.
-        self._doubtful: list[tuple[Publication, bytes]] = []
-        self._doubtful_bytes = 0
-        self._requests: list[Request] = []  # behind these messages; the same of requests
-        self._doubtful_requests: list[Request] = []
+        self._untold: list[Untold] = []  # to be told, in this order, if there is anybody
+        self._untold_bytes = 0
+        self._taken = 0  # how many have ever been told, or need not be
+        # While the broker is asked whether there is anybody, so many of them hang on its answer.
+        self._in_doubt = 0
         self._doubt: asyncio.Task[None] | None = None
         self._is_flushing = False  # at the end of this turn
-        self._untold_bytes = 0  # of messages told to nobody yet
         self._timer: asyncio.TimerHandle | None = None  # until when it is told at the latest
         self._asked: deque[Question] = deque()  # the oldest first, settled ones among them
         self._unsettled = 0
@@ -268,6 +270,7 @@ class Exchange:
         self._ask_alone_at_s = 0.0
         self._prefixes: dict[bytes, bytes | None] = {}
         self._plain = Header(Mode.ONLINE, Status.SENT, ("a",))
+        self._asking = Header(Mode.ONLINE, Status.SENT, ("a",), receipt=True)
         self._reply_topic = _pack(REPLY_TOPIC) + _pack(topic)
         self._reply_subject = _pack(REPLY_SUBJECT)
 
@@ -349,17 +352,16 @@ class Exchange:
 
     def tell(self, publication: Publication, body: bytes) -> None:
         """Has everybody else told of a message, with the next ``flush``."""
-        self._buffer.append((publication, body))
-        self._untold_bytes += publication.weight + MESSAGE_BYTES
+        self._add(Untold(publication, body, None))
         if self._timer is None:
             wait_s = TELL_ALONE_S if self._is_alone() else TELL_S
             self._timer = asyncio.get_running_loop().call_later(wait_s, self.flush)
 
     def end_turn(self) -> None:
         """Tells what has gathered, if it is much: a little may wait for more."""
-        if len(self._buffer) < TELL_AT and self._untold_bytes < TELL_ALONE_BYTES:
+        if len(self._untold) < TELL_AT and self._untold_bytes < TELL_ALONE_BYTES:
             return
-        is_much = len(self._buffer) >= TELL_ALONE_AT or self._untold_bytes >= TELL_ALONE_BYTES
+        is_much = len(self._untold) >= TELL_ALONE_AT or self._untold_bytes >= TELL_ALONE_BYTES
         if is_much or not self._is_alone():
             self.flush()
 
@@ -387,6 +389,8 @@ class Exchange:
 
         Its client says nothing more but requests until it knows.
         """
+        question = Question(self.node, self.topic, self._asking, 1, b"")
+        question.late_s = self.server.now_s() + QUESTION_S
         self._unsettled += 1
 
         def settle(is_there: bool) -> None:
@@ -394,42 +398,16 @@ class Exchange:
             answer(is_there)
             self.server.schedule()
 
-        request = Request(publication, body, settle)
-        if not self._is_alone() or self._is_away:
-            self._tell_all()
-            self._ask(request)
-            return
-        self._requests.append(request)
+        question.told = settle
+        self._asked.append(question)
+        self._add(Untold(publication, body, question))
         if not self._is_flushing:
             self._is_flushing = True
             asyncio.get_running_loop().call_soon(self.flush)
 
-    def _ask(self, request: Request) -> None:
-        """Tells of one request, behind all that was told."""
-        publication, body, settle = request
-        header = self._header(publication, body)
-        if header is None or self._is_away:
-            self.untold += 1
-            settle(False)
-            return
-        # Read and written anew, since only now it asks for a receipt.
-        read = decode_header(header)
-        whole = Header(read.mode, read.expect, read.subjects, read.attributes, receipt=True)
-        question = Question(self.node, self.topic, whole, 1, b"")
-        question.late_s = self.server.now_s() + QUESTION_S
-        question.told = settle
-        payload = body[publication.header_size : -2]
-        size = len(whole.encoded) + len(payload)
-        try:
-            is_told = self.node.forward(question, [(whole.encoded, payload)], size)
-        except ClosedError:
-            is_told = False
-        if is_told:
-            self._asked.append(question)
-            self._find_out_alone(self.server.now_s())
-        else:
-            self.untold += 1
-            question.settle(False)
+    def _add(self, untold: Untold) -> None:
+        self._untold.append(untold)
+        self._untold_bytes += untold.weight
 
     def look(self) -> None:
         """Gives up questions that take too long: whoever asked has waited for them."""
@@ -484,18 +462,13 @@ class Exchange:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._doubt is not None or not (self._buffer or self._requests):
+        if not self._untold or self._doubt is not None:
             return  # what has gathered is flushed when the answer comes that is under way
         if self._is_alone() and not self._is_away:
-            self._doubtful, self._buffer = self._buffer, []
-            self._doubtful_bytes = self._untold_bytes
-            self._doubtful_requests, self._requests = self._requests, []
+            self._in_doubt = len(self._untold)
             self._doubt = self.keep(self._settle_doubt())
         else:
             self._tell_all()
-            requests, self._requests = self._requests, []
-            for request in requests:
-                self._ask(request)
 
     async def _settle_doubt(self) -> None:
         try:
@@ -505,41 +478,45 @@ class Exchange:
             log.debug("it is not known whether there is anybody to be told: %s", error)
         finally:
             self._doubt = None
-        requests, self._doubtful_requests = self._doubtful_requests, []
         if self._is_alone():
-            self._forget_doubtful()
+            self._stuck_s = 0.0
+            for question in self._take_off(self._in_doubt):
+                question.settle(False)
             self.server.schedule()
-            for request in requests:
-                request.settle(False)
         else:
+            self._in_doubt = 0
             self._tell_all()
-            for request in requests:
-                self._ask(request)
         if self._timer is None:
             self.flush()
 
-    def _forget_doubtful(self) -> None:
-        self._untold_bytes -= self._doubtful_bytes
-        self._doubtful, self._doubtful_bytes = [], 0
+    def _take_off(self, count: int) -> list[Question]:
+        """Takes off the first of what is to be told; the requests among them."""
+        taken = self._untold[:count]
+        self._taken += len(taken)
+        del self._untold[:count]
+        self._in_doubt = max(0, self._in_doubt - count)
+        self._untold_bytes -= sum(untold.weight for untold in taken)
+        return [untold.question for untold in taken if untold.question is not None]
 
     def _tell_all(self) -> None:
-        """Tells all that there is, in order, if the broker takes it."""
-        if not self._doubtful and not self._buffer:
-            return
-        messages = self._encoded([*self._doubtful, *self._buffer])
-        receipt = Receipt(self.node, self.topic, self._plain, len(messages), b"")
-        size = sum(len(header) + len(payload) for header, payload in messages)
-        try:
-            is_told = not messages or (
-                not self._is_away and self.node.forward(receipt, messages, size)
-            )
-        except ClosedError:
-            is_told = False
+        """Tells all that there is, in order, as far as the broker takes it."""
+        while self._untold and not self._is_away:
+            question = self._untold[0].question
+            if question is None:
+                count = next(
+                    (at for at, one in enumerate(self._untold) if one.question is not None),
+                    len(self._untold),
+                )
+                is_told = self._tell(self._untold[:count])
+            else:
+                count = 1
+                is_told = self._ask(self._untold[0], question)
+            if not is_told:
+                break
+            self._take_off(count)
         now_s = self.server.now_s()
-        if is_told:
+        if not self._untold:
             self._stuck_s = 0.0
-            self.untold += len(self._doubtful) + len(self._buffer) - len(messages)
-            self._forget_all()
             self._find_out_alone(now_s)
             return
         self._stuck_s = self._stuck_s or now_s
@@ -549,18 +526,43 @@ class Exchange:
             self._is_awaiting_room = True
             self.keep(self._await_room())
 
-    def _encoded(self, untold: Iterable[tuple[Publication, bytes]]) -> list[tuple[bytes, bytes]]:
+    def _tell(self, some: list[Untold]) -> bool:
+        """Tells of messages, if the broker takes them all."""
+        messages = self._encoded(some)
+        receipt = Receipt(self.node, self.topic, self._plain, len(messages), b"")
+        if messages and not self._forward(receipt, messages):
+            return False
+        self.untold += len(some) - len(messages)
+        return True
+
+    def _ask(self, untold: Untold, question: Question) -> bool:
+        """Tells of a request, if the broker takes it; its answer says whether anybody does."""
+        publication, body, _ = untold
+        header = self._header(publication, body)
+        if header is None:
+            self.untold += 1
+            question.settle(False)
+            return True
+        # Read and written anew, since only now it asks for a receipt.
+        read = decode_header(header)
+        whole = Header(read.mode, read.expect, read.subjects, read.attributes, receipt=True)
+        return self._forward(question, [(whole.encoded, body[publication.header_size : -2])])
+
+    def _forward(self, receipt: Receipt, messages: list[tuple[bytes, bytes]]) -> bool:
+        size = sum(len(header) + len(payload) for header, payload in messages)
+        try:
+            return self.node.forward(receipt, messages, size)
+        except ClosedError:
+            return False
+
+    def _encoded(self, untold: Iterable[Untold]) -> list[tuple[bytes, bytes]]:
         """Headers and payloads, as the broker has them, of what can be told there."""
         messages = []
-        for publication, body in untold:
+        for publication, body, _ in untold:
             header = publication.header or self._header(publication, body)
             if header is not None:
                 messages.append((header, body[publication.header_size : -2]))
         return messages
-
-    def _forget_all(self) -> None:
-        self._buffer, self._doubtful = [], []
-        self._untold_bytes = self._doubtful_bytes = 0
 
     async def _await_room(self) -> None:
         """Goes on telling once the broker has handled what it was told before."""
@@ -580,8 +582,9 @@ class Exchange:
                 "the broker is away: what clients publish reaches this door's clients alone"
             )
             self.keep(self._until_back())
-        self.untold += len(self._buffer) + len(self._doubtful)
-        self._forget_all()
+        self.untold += len(self._untold)
+        for question in self._take_off(len(self._untold)):
+            question.settle(False)
 
     async def _until_back(self) -> None:
         while self._is_away:
@@ -633,8 +636,8 @@ class Exchange:
                 reached, self._barrier = self._barrier, []
                 try:
                     if not self._is_away:
-                        await self._tell_through()
                         async with asyncio.timeout(BARRIER_S):
+                            await self._tell_through()
                             await self._hand_out_all()
                 except (TimeoutError, PeerError, ClosedError) as error:
                     log.debug("a barrier was not confirmed: %s", error)
@@ -646,6 +649,7 @@ class Exchange:
     async def _tell_through(self) -> None:
         """Returns when the broker has handled all that was published until now, or has said that
         there is nobody to be told of it."""
+        behind = self._taken + len(self._untold)
         before = self._doubt
         self.flush()
         doubt = self._doubt
@@ -653,8 +657,11 @@ class Exchange:
             await asyncio.wait([doubt])  # it gives up by itself
             if doubt is not before and self._is_alone():
                 return  # its answer came behind all that
-        self._tell_all()
-        await self._pass_through(BARRIER_S)
+        is_told = False
+        while not is_told and not self._is_away:
+            self._tell_all()  # as much as there is room for
+            is_told = self._taken >= behind
+            await self._pass_through(BARRIER_S)
 
     async def _hand_out_all(self) -> None:
         """Has whoever reads the inboxes hand out what is in them."""

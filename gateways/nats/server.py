@@ -194,9 +194,10 @@ class Server:
         assert transport is not None
         if len(self.closing) < CLOSING_MAX:
             self.closing[client] = self.now_s() + CLOSING_S
+            if client.reading is not None:
+                client.reading.resume_reading()
             if transport.can_write_eof():
                 transport.write_eof()
-                transport.resume_reading()
             else:
                 transport.close()
         elif client.unwritten_bytes:

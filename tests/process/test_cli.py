@@ -128,6 +128,11 @@ def test_a_data_folder_without_a_broker_does_not_stand_for_another_broker(
     for words in (("topic", "delete", "precious", "--yes"), ("pub", "t", "x"), ("status",)):
         line.run(*words, "--data", tmp_path, code=3, connected=False)
         assert "no broker runs with the data folder" in line.error
+    monkeypatch.chdir(tmp_path)
+    line.run("topic", "show", "precious", connected=False)
+    (tmp_path / "asterism-data/run").mkdir(parents=True)  # as a broker that was here left it
+    line.run("topic", "delete", "precious", "--yes", code=3, connected=False)
+    assert "start it with `asterism up`" in line.error
     assert line.json("topic", "show", "precious")["held"] == 1
 
 

@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 import asterism
+from asterism.message import Header, Mode, Status
 from asterism.sdk.aio import Delivery, Inbox, Node
+from asterism.sdk.connection import Receipt
+from asterism.sdk.link import Link
 from asterism.testing import Broker
 from tests.support.batches import some
 
@@ -34,6 +37,55 @@ def broker() -> Iterator[Broker]:
 @pytest.fixture
 def topic() -> str:
     return f"topic-{next(_names)}"
+
+
+def test_a_connection_that_is_cut_as_it_is_made_is_made_anew(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuts = iter(range(3))
+    read = Link._read_monitor
+
+    def cut(link: Link, on_lost: Callable[[], None]) -> None:
+        if next(cuts, None) is None:
+            read(link, on_lost)
+        else:
+            on_lost()
+
+    monkeypatch.setattr(Link, "_read_monitor", cut)
+    failures: list[dict[str, Any]] = []
+
+    async def play() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: failures.append(what))
+        async with asterism.connect(broker.address, name="cut", timeout=WAIT_S) as node:
+            await node.publish(f"topic-{next(_names)}", b"x")
+
+    asyncio.run(play())
+    assert not failures
+
+
+def test_passing_through_comes_behind_what_waits_in_the_client(broker: Broker, topic: str) -> None:
+    """More frames than may be unanswered: the rest is sent as answers come."""
+    header = Header(Mode.ONLINE, Status.SENT, ("a",))
+
+    async def scenario(node: Node, topic: str) -> None:
+        await node.create_topic(topic)
+        for worker in range(len(broker.pids()["worker"])):
+            broker.kill("worker", worker, signal.SIGSTOP)
+        receipts = []
+        try:
+            while not node._session.has_unsent(topic):
+                receipts.append(Receipt(node, topic, header, 1, b""))
+                assert node.forward(receipts[-1], [(header.encoded, b"x")], len(header.encoded) + 1)
+                await asyncio.sleep(0)
+            passing = asyncio.create_task(node.pass_through(topic))
+            await asyncio.sleep(0.01)
+        finally:
+            for worker in range(len(broker.pids()["worker"])):
+                broker.kill("worker", worker, signal.SIGCONT)
+        await passing
+        assert [receipt.accepted_count for receipt in receipts] == [1] * len(receipts)
+
+    run(broker, topic, scenario)
 
 
 def run(broker: Broker, topic: str, scenario: Scenario, **options: Any) -> None:

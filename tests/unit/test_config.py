@@ -238,6 +238,10 @@ def test_a_variable_that_is_not_ours_is_not_looked_at() -> None:
         ),
         ({"topic.unique": True}, "here.toml: there is no setting 'topic.unique'"),
         ({"topic": {"overflow": {"sise": 1}}}, "here.toml: there is no setting in topic.overflow"),
+        (
+            {"http": {"insecure": True}},
+            "here.toml: there is no setting in http 'insecure'; insecure stands above the tables",
+        ),
         ({1: 1}, "here.toml: there is no setting 1"),
         ({"topic": 5}, "here.toml: topic must be a table, not 5"),
         ({"topic": None}, "here.toml: topic must be a table, not None"),

@@ -77,6 +77,17 @@ def test_a_client_s_certificate_is_not_needed_where_nobody_asks(
         assert client.until_pong() == b""
 
 
+def test_what_a_client_says_before_it_closes_is_handed_on(
+    encrypted: NatsServer, made: Certificates
+) -> None:
+    with encrypted.connect(tls=made.trusting()) as reader:
+        reader.until_pong(sub("last.words"))
+        with encrypted.connect(tls=made.trusting()) as writer:
+            writer.until_pong()
+            writer.send(pub("last.words", b"x" * 100) * 20_000)
+        assert len(reader.read_messages(20_000)) == 20_000
+
+
 def test_a_handshake_is_no_good_where_tls_is_not_configured(
     server: NatsServer, made: Certificates
 ) -> None:
