@@ -76,7 +76,7 @@ def test_passing_through_comes_behind_what_waits_in_the_client(broker: Broker, t
             while not node._session.has_unsent(topic):
                 receipts.append(Receipt(node, topic, header, 1, b""))
                 assert node.forward(receipts[-1], [(header.encoded, b"x")], len(header.encoded) + 1)
-                await asyncio.sleep(0)
+                node._flush()
             passing = asyncio.create_task(node.pass_through(topic))
             await asyncio.sleep(0.01)
         finally:
