@@ -65,7 +65,12 @@ def test_a_connection_that_is_cut_as_it_is_made_is_made_anew(
 
 def test_passing_through_comes_behind_what_waits_in_the_client(broker: Broker, topic: str) -> None:
     """More frames than may be unanswered: the rest is sent as answers come."""
-    header = Header(Mode.ONLINE, Status.SENT, ("a",))
+
+    def forward(node: Node, topic: str, count: int) -> Receipt:
+        header = Header(Mode.ONLINE, Status.SENT, ("a",))
+        receipt = Receipt(node, topic, header, count, b"")
+        assert node.forward(receipt, [(header.encoded, b"x")] * count, 20 * count)
+        return receipt
 
     async def scenario(node: Node, topic: str) -> None:
         await node.create_topic(topic)
@@ -74,16 +79,16 @@ def test_passing_through_comes_behind_what_waits_in_the_client(broker: Broker, t
         receipts = []
         try:
             while not node._session.has_unsent(topic):
-                receipts.append(Receipt(node, topic, header, 1, b""))
-                assert node.forward(receipts[-1], [(header.encoded, b"x")], len(header.encoded) + 1)
+                receipts.append(forward(node, topic, 1))
                 node._flush()
+            receipts += [forward(node, topic, 1_000) for _ in range(10)]
             passing = asyncio.create_task(node.pass_through(topic))
             await asyncio.sleep(0.01)
         finally:
             for worker in range(len(broker.pids()["worker"])):
                 broker.kill("worker", worker, signal.SIGCONT)
         await passing
-        assert [receipt.accepted_count for receipt in receipts] == [1] * len(receipts)
+        assert all(receipt.accepted_count == receipt.count for receipt in receipts)
 
     run(broker, topic, scenario)
 
