@@ -186,7 +186,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         text = (folder / MANIFEST).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         if not folder.is_dir():
-            raise SnapshotError(f"{folder}: there is no such folder.") from None
+            raise SnapshotError(
+                f"{folder}: there is no such folder. `asterism snapshot list` has them all."
+            ) from None
         raise SnapshotError(
             f"{folder}: this is no snapshot: it has no {MANIFEST}, which is written last. If none "
             "is being taken, it was left half-written: delete it, and take another."

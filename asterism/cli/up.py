@@ -11,7 +11,7 @@ from typing import Any
 
 from asterism import __version__
 from asterism.cli import output
-from asterism.config import CONFIG_VARIABLE, load
+from asterism.config import CONFIG_VARIABLE, ConfigError, load
 from asterism.doors import Door, listen_text, read_listen
 from asterism.doors_host import is_installed
 from asterism.files_host import keep_private
@@ -30,7 +30,10 @@ def run(options: argparse.Namespace) -> int:
     ):
         if value is not None:
             environ[key] = str(value)
-    config = load(None, environ)
+    try:
+        config = load(None, environ)
+    except ConfigError as error:
+        raise ConfigError(_by_options(str(error), options)) from None
     for door in all_doors().values():
         if (place := getattr(options, door.name)) is not None:
             host = place.host or read_listen(config.door(door).listen).host
@@ -42,6 +45,14 @@ def run(options: argparse.Namespace) -> int:
     except StartError as error:
         raise output.CommandError(str(error)) from None
     return output.DONE
+
+
+def _by_options(told: str, options: argparse.Namespace) -> str:
+    """What was wrong, in the names by which it was given: variables stand for options here."""
+    for name in ("listen", "workers"):
+        if getattr(options, name) is not None:
+            told = told.replace(variable_of(name), f"--{name}")
+    return told
 
 
 def _doors(options: argparse.Namespace) -> tuple[str, ...]:

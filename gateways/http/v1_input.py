@@ -37,7 +37,8 @@ def fields_of(what: str, value: object, allowed: Collection[str]) -> dict[str, A
         raise RefusedError(400, f"{what} must be a JSON object with {', '.join(allowed)}")
     for name in value:
         if name not in allowed:
-            raise RefusedError(400, f"{what}: {unknown('field', name, allowed)}")
+            told = f"{what}: {unknown('field', name, allowed)}"
+            raise RefusedError(400, f"{told}. There are {', '.join(allowed)}")
     return value
 
 

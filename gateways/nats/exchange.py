@@ -541,7 +541,8 @@ class Exchange:
         header = self._header(publication, body)
         if header is None:
             self.untold += 1
-            question.settle(False)
+            # Not from within: its client goes on at once, and may have more to tell.
+            asyncio.get_running_loop().call_soon(question.settle, False)
             return True
         # Read and written anew, since only now it asks for a receipt.
         read = decode_header(header)

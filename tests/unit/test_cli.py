@@ -14,10 +14,10 @@ import pytest
 
 import asterism
 from asterism import running
-from asterism.cli import completion, context, doctor, main, output, publish, status, topics
+from asterism.cli import completion, context, doctor, main, output, publish, status, topics, up
 from asterism.cli.arguments import parser
 from asterism.cli.subscribe import payload_line, shown_payload
-from asterism.config import KEYS, from_mapping
+from asterism.config import KEYS, ConfigError, from_mapping
 from asterism.doors import Client
 from asterism.errors import ERRORS, PeerError
 from asterism.running import StartError, all_doors, checked_doors, how_it_ended, programs_of
@@ -169,6 +169,13 @@ def pieces_of(command: argparse.ArgumentParser, words: list[str]) -> list[list[s
 def test_an_option_may_stand_before_the_message(line: str, message: str | None) -> None:
     options = parser().parse_args(line.split())
     assert (options.topic, options.message, options.subject) == ("orders", message, ["s"])
+
+
+def test_what_up_was_told_by_an_option_is_named_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for line, told in (("up --listen 7711", "--listen: "), ("up", "ASTERISM_STORES: ")):
+        monkeypatch.setenv("ASTERISM_STORES", "8" if "listen" in line else "many")
+        with pytest.raises(ConfigError, match=f"^{told}"):
+            up.run(parser().parse_args(line.split()))
 
 
 @pytest.mark.parametrize(
