@@ -123,13 +123,16 @@ class Streams:
         if self._open >= STREAMS_MAX:
             raise PeerError("busy", f"{STREAMS_MAX} clients are subscribed through this process")
         credit = query.whole("credit")
+        name, group = query.text("name"), query.text("group")
+        if name is not None and group is not None:
+            raise PeerError("bad_request", "a receiver has a name or a group, not both")
         self._open += 1
         try:
             return await self._node.subscribe(
                 request.names["topic"],
                 *query.many("interest"),
-                name=query.text("name"),
-                group=query.text("group"),
+                name=name,
+                group=group,
                 durable=query.flag("durable"),
                 credit=CREDIT if credit is None else checks.whole("credit", credit, 0, CREDIT_MAX),
                 sent_timeout=query.number("sent_timeout"),

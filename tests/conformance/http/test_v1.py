@@ -528,6 +528,7 @@ def test_a_stream_ends_with_the_topic(doomed_topic: Topic) -> None:
     [
         *("credit=x", "credit=-1", "credit=10001", "auto=1", "interest=//", "durable=true"),
         *("no=1", "name=" + "x" * 256, "sent_timeout=0", "name=a&name=b", "name=~a"),
+        "name=a&group=b",
     ],
 )
 def test_a_subscription_that_cannot_be_one_is_400(topic: Topic, query: str) -> None:

@@ -14,12 +14,13 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import httpx
 import pytest
 
 from asterism.cli import bench_servers
+from asterism.cli.bench_clients import BenchError
 from asterism.testing import Broker
 from tests.conformance.nats.raw_client import FULL, RawClient
 
@@ -59,16 +60,34 @@ class NatsServer(ABC):
         self.signal(signal.SIGUSR2)
 
 
+TAKEN_MAX: Final = 3
+
+
+class PortTakenError(Exception):
+    """A port that was free a moment ago is another program's."""
+
+
 class Reference(NatsServer):
     """nats-server, with our options as it spells them."""
 
     kind = "server"
 
     def __init__(self) -> None:
+        self._new()
+
+    def _new(self) -> None:
         self._server = bench_servers.Server(bench_servers.NATS_SERVER)
         self._pid_file = Path(self._server.folder) / "pid"
 
     def start(self, config: Config) -> str:
+        for _ in range(TAKEN_MAX):
+            with contextlib.suppress(PortTakenError):
+                return self._start(config)
+            self._new()
+        return self._start(config)
+
+    def _start(self, config: Config) -> str:
+        """Its ports are found before it takes them: another program may be quicker."""
         monitor = bench_servers.free_port()
         lines = [
             f"listen: 127.0.0.1:{self._server.port}",
@@ -76,7 +95,13 @@ class Reference(NatsServer):
             f'pid_file: "{self._pid_file}"',
             *_as_reference(config),
         ]
-        self._server.start("-c", self._server.write("nats.conf", "\n".join(lines) + "\n"))
+        try:
+            self._server.start("-c", self._server.write("nats.conf", "\n".join(lines) + "\n"))
+        except BenchError as error:
+            self._server.stop()
+            if "address already in use" not in str(error):
+                raise
+            raise PortTakenError from error
         self.url = f"nats://127.0.0.1:{self._server.port}"
         self.monitor_url = f"http://127.0.0.1:{monitor}"
         return self.url
