@@ -70,6 +70,7 @@ CUT_MAX: Final = 16  # at a time: to free what they held takes a while
 # max_subscriptions.
 SUBSCRIBED_ALL_MAX: Final = 256 * 1_048_576
 SUBSCRIBED_MAX: Final = SUBSCRIBED_ALL_MAX // 2
+YOUNG_MAX: Final = 5_000  # objects before the collector looks at them: half a millisecond
 CLOSING_S: Final = 1.0  # for a client to read why its connection ends; then it ends
 CLOSING_MAX: Final = 128  # that are given this time; others are closed at once
 ERROR_S: Final = 1.0  # between two errors of the door itself that are logged in full
@@ -717,7 +718,8 @@ async def _serve(config: Config, name: str) -> None:
                 lambda: Client(server, next(numbers)), sock=listening, backlog=2_048
             )
             watching = loop.create_task(server.watch())
-            settle_memory()  # or many subscriptions would have it look through all of them often
+            # Or many subscriptions would have it look through all of them often.
+            settle_memory(YOUNG_MAX)
             is_slow = await _until_told(loop)
             entrance.close()
             if is_slow:
