@@ -47,8 +47,10 @@ READY_MAX: Final = 64  # sockets that one turn looks at; the others come first i
 READ_BYTES: Final = 128 << 10  # of one lane in one turn
 SLICE_PARTS: Final = 32  # of one lane, before the others have theirs
 AWAKE_S: Final = 0.000_2  # for so long a worker waits awake, where the last wait was as short
-# A yield that took longer than AWAKE_S was another process's turn: for this long, the worker then
-# sleeps when it waits, and has lost one message in hundreds to finding that out.
+# A yield that took so long was the turn of a process that keeps the core busy; the client that the
+# worker speaks with takes a fraction of it. Then, for CROWDED_S, the worker sleeps when it waits,
+# and has lost one message in hundreds to finding that out.
+YIELDED_S: Final = 0.001
 CROWDED_S: Final = 0.25
 SMALL_BYTES: Final = 4_096  # what has come in one turn of a dialogue, at most
 SOCKET_BUFFER_BYTES: Final = 1 << 20  # as far as the system allows
@@ -166,7 +168,7 @@ class Lanes:
             yielded = monotonic()
             os.sched_yield()
             now = monotonic()
-            if now - yielded > AWAKE_S:
+            if now - yielded > YIELDED_S:
                 self._crowded_until = now + CROWDED_S
                 break
         return []
