@@ -406,6 +406,44 @@ def test_it_leaves_a_lame_duck_in_peace(start: Started, subject: str) -> None:
     asyncio.run(scene())
 
 
+def test_it_leaves_a_lame_duck_for_another_server(start: Started, subject: str) -> None:
+    """It is told in time, goes of its own accord, and says there who it is and what it wants."""
+    lame = start(is_own=True, user="one", password="first", lame_duck=1.0)
+    other = start(user="two", password="second")
+
+    async def scene() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            there = asyncio.Event()
+
+            async def told() -> None:
+                await client.force_reconnect()
+
+            async def reconnected() -> None:
+                there.set()
+
+            client = await nats.connect(
+                [
+                    lame.url.replace("//", "//one:first@"),
+                    other.url.replace("//", "//two:second@"),
+                ],
+                dont_randomize=True,
+                reconnect_time_wait=0,
+                lame_duck_mode_cb=told,
+                reconnected_cb=reconnected,
+            )
+            got = await client.subscribe(subject)
+            await settled(client)
+            lame.lame_duck()
+            await there.wait()
+            assert client.connected_url and str(client.connected_url.port) in other.url
+            await settled(client)
+            await client.publish(subject, b"x")
+            assert (await got.next_msg(LIMIT_S)).data == b"x"
+            await client.close()
+
+    asyncio.run(scene())
+
+
 def test_micro_services_are_found_and_answer(server: NatsServer, subject: str) -> None:
     async def scene(one: Client, two: Client) -> None:
         async def answer(request: Request) -> None:
@@ -422,5 +460,40 @@ def test_micro_services_are_found_and_answer(server: NatsServer, subject: str) -
         stats = await two.request(f"$SRV.STATS.{name}", b"", timeout=LIMIT_S)
         assert json.loads(stats.data)["endpoints"][0]["num_requests"] == 1
         await service.stop()
+
+    play(server, scene)
+
+
+def test_instances_of_a_micro_service_share_its_requests_and_each_is_found(
+    server: NatsServer, subject: str
+) -> None:
+    async def scene(one: Client, two: Client) -> None:
+        async def answer(request: Request) -> None:
+            if request.data == b"0":
+                await request.respond_error("400", "nothing to divide by")
+            else:
+                await request.respond(request.data, headers={"unit": "m"})
+
+        name = f"svc-{subject.replace('.', '-')}"
+        for connection in (one, one, two, two):
+            service = await micro.add_service(connection, name=name, version="1.0.0")
+            group = service.add_group(name=subject)
+            await group.add_endpoint(name="length", handler=answer)
+        await settled(one)
+        await settled(two)
+        replies = [
+            await two.request(f"{subject}.length", b"%d" % at, timeout=LIMIT_S) for at in range(50)
+        ]
+        refused, *answered = (reply.headers or {} for reply in replies)
+        assert refused["Nats-Service-Error-Code"] == "400"
+        assert answered == [{"unit": "m"}] * 49
+        asked = two.new_inbox()
+        got = await two.subscribe(asked)
+        for verb in ("PING", "INFO", "STATS"):
+            await two.publish(f"$SRV.{verb}.{name}", reply=asked)
+        said = [json.loads(message.data) for message in await messages(got, 12)]
+        assert len({each["id"] for each in said}) == 4
+        stats = [each["endpoints"][0] for each in said if each["type"].endswith("stats_response")]
+        assert sum(each["num_requests"] for each in stats) == 50
 
     play(server, scene)
