@@ -16,8 +16,8 @@ I2 Nothing but hello is sent before the broker has said welcome.
 I3 No input raises: what is not understood ends the connection (``Lost``), and is sent again.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Container, Sequence
+from typing import Any, Final, NamedTuple
 
 from asterism import limits
 from asterism.checks import are_all
@@ -153,6 +153,34 @@ class Renewing:
 _Entry = Asked | Joining | Asking | Report | Batch | Renewing
 
 
+class _Lost(NamedTuple):
+    """What is gone with a worker or a connection: all of some topics, and strays of others.
+
+    Publishing and asking for receipts do no harm twice: where one of a topic's frames strayed, all
+    of that kind are sent again. Of other requests only the strays are.
+    """
+
+    has_all_of: Callable[[bytes], bool]
+    strays: Container[int] = ()  # numbers of entries of the table
+    kinds: Container[tuple[type, bytes]] = ()  # theirs, each with its topic
+
+    def has_some_of(self, kind: type, topic: bytes) -> bool:
+        return (kind, topic) in self.kinds or self.has_all_of(topic)
+
+    def has(self, number: int, topic: bytes) -> bool:
+        return number in self.strays or self.has_all_of(topic)
+
+    def voids(self, entry: _Entry) -> bool:
+        """Will it not be answered, and is it said again under another number?"""
+        match entry:
+            case Batch() | Asking():
+                return self.has_some_of(type(entry), _topic_of(entry))
+            case Report() | Renewing():
+                return self.has_all_of(_topic_of(entry))
+            case Asked() | Joining():
+                return False
+
+
 class Session:
     """One client, over as many connections as it takes."""
 
@@ -194,6 +222,9 @@ class Session:
         self._looking: dict[int, Subscription] = {}  # those that hold something to be renewed
         self.look_ms = NEVER_MS  # when the first of them is looked at, or earlier
         self._worker_of: dict[bytes, int] = {}
+        # Entries sent before their topic was known to have a process of its own, without an answer:
+        # they may be with the worker of its store.
+        self._strays: set[int] = set()
         self._hello = 0
         self._id = b""  # the name that the broker gave it: who says it may claim what it was given
         self._heartbeat_ms = WELCOME_MS
@@ -233,7 +264,8 @@ class Session:
         self._lanes_due.clear()
         self._pinged = False
         self._retries.clear()
-        self._forget_answers(lambda topic: True)
+        self._strays.clear()
+        self._forget_answers(_Lost(lambda topic: True))
 
     def leave(self) -> None:
         """Says goodbye; nothing but its answer counts from here on."""
@@ -412,6 +444,7 @@ class Session:
 
     def _send_entry(self, number: int) -> None:
         """Sends an entry of the table, under its number."""
+        self._strays.discard(number)
         entry = self._table.get(number)
         match entry:
             case Asked():
@@ -682,9 +715,25 @@ class Session:
             return
         if len(self._worker_of) >= WORKERS_KNOWN_MAX:
             self._worker_of.clear()
-        self._worker_of[topic] = worker
         if worker >= self.workers:
+            if self._worker_of.get(topic) != worker:
+                self._note_strays(topic)
             self.ways.is_elsewhere(topic, worker)
+        self._worker_of[topic] = worker
+
+    def _note_strays(self, topic: bytes) -> None:
+        """Notes what may have been sent to the worker of a topic's store, and not been taken yet:
+        the front-end did so until it knew of the process that has answered now."""
+        self._strays.intersection_update(self._table)
+        self._strays.update(
+            number for number, entry in self._table.items() if _topic_of(entry) == topic
+        )
+
+    def _strays_at(self, worker: int) -> set[int]:
+        """Entries that this worker may have, though their topics have processes of their own."""
+        self._strays.intersection_update(self._table)
+        home = self.ways.worker_of_store
+        return {number for number in self._strays if home(_topic_of(self._table[number])) == worker}
 
     # --- of the session -----------------------------------------------------------------------
 
@@ -705,7 +754,7 @@ class Session:
         self._worker_of.clear()  # this may be another broker: topics may have moved
         self._state = _READY
         self._finish_drained(events)
-        self._send_all_again(lambda topic: True)
+        self._send_all_again(_Lost(lambda topic: True))
         events.append(Welcomed(str(body.get("broker", "")), self.workers))
         if folder:
             events += [self._lane_wanted(number) for number in range(min(self.workers, LANES_MAX))]
@@ -755,10 +804,13 @@ class Session:
                 home = self.ways.home(topic)
             return home is None or home == worker
 
-        self._forget_answers(is_of_it)
+        strays = self._strays_at(worker)
+        strayed = [self._table[number] for number in strays]
+        lost = _Lost(is_of_it, strays, {(type(entry), _topic_of(entry)) for entry in strayed})
+        self._forget_answers(lost)
         self._finish_drained(events)
         # Should an endpoint not be gone after all, it is made anew: it says what it holds.
-        self._send_all_again(is_of_it, seen)
+        self._send_all_again(lost, seen)
         if worker >= self.workers:
             # Its topic may have moved to the worker of its store. Until the topic answers, a
             # restart of either process loses requests, so neither may count as its only home.
@@ -802,15 +854,15 @@ class Session:
             events.append(LaneOver(worker))
             self._begin_again(worker, events)
 
-    def _forget_answers(self, is_of_it: Callable[[bytes], bool]) -> None:
+    def _forget_answers(self, lost: _Lost) -> None:
         """What was sent there will not be answered, and the endpoints there are gone."""
         for number, entry in list(self._table.items()):
-            if isinstance(entry, Batch | Report | Asking | Renewing) and is_of_it(_topic_of(entry)):
+            if lost.voids(entry):
                 del self._table[number]
                 if isinstance(entry, Report):
                     entry.subscription.put_back(entry)
         for producer in self._producers.values():
-            if is_of_it(producer.identity.topic):
+            if lost.has_some_of(Batch, producer.identity.topic):
                 producer.forget_connection()
                 if not producer.is_idle:
                     self._fed[producer.topic] = producer
@@ -820,26 +872,24 @@ class Session:
             if isinstance(entry, Joining)
         }
         for held in self._subscriptions.values():
-            if is_of_it(held.topic_bytes):
+            if lost.has_all_of(held.topic_bytes):
                 held.forget_connection()
                 if held.endpoint not in joining:
                     self._number_for(Joining(held, 0))
 
-    def _send_all_again(self, is_of_it: Callable[[bytes], bool], seen: int | None = None) -> None:
+    def _send_all_again(self, lost: _Lost, seen: int | None = None) -> None:
         """Sends the table again: subscriptions first, then all else as it was asked."""
-        joining, others = [], []
+        joining: list[int] = []
+        others: list[int] = []
         for number, entry in self._table.items():
             if not isinstance(entry, Joining | Asked):
                 continue
             if seen is not None and entry.place > seen:
                 continue  # it is on its way to the worker that is there now
-            if isinstance(entry, Asked):
-                if is_of_it(entry.topic):
-                    others.append(number)
-            elif is_of_it(entry.subscription.topic_bytes):
-                joining.append(number)
+            if lost.has(number, _topic_of(entry)):
+                (others if isinstance(entry, Asked) else joining).append(number)
         for identity in list(self._identities.values()):
-            if is_of_it(identity.topic):
+            if lost.has_some_of(Asking, identity.topic):
                 self._receipts -= identity.forget_dropped()
                 others += self._ask_receipts(identity, list(identity.awaited))
                 self._drop_identity_if_over(identity)
@@ -1237,11 +1287,13 @@ _HANDLERS: Final[dict[int, _Handler]] = {
 }
 
 
-def _topic_of(entry: Batch | Report | Asking | Renewing) -> bytes:
+def _topic_of(entry: _Entry) -> bytes:
     match entry:
+        case Asked(topic=topic):
+            return topic
         case Batch(producer=producer):
             return producer.identity.topic
-        case Report(subscription=held) | Renewing(subscription=held):
+        case Report(subscription=held) | Renewing(subscription=held) | Joining(subscription=held):
             return held.topic_bytes
         case Asking(identity=identity):
             return identity.topic

@@ -78,14 +78,14 @@ class Ways:
             return home
         if len(self._homes) >= TOPICS_MAX:
             self._forget_homes()
-        if not topic.startswith(PROCESS):
-            home = worker_of(store_of(topic.decode(), self._stores), self._workers)
-        elif topic[2:].isdigit():
-            home = int(topic[2:])
-        else:
-            home = _FRONT
-        self._homes[topic] = home
+        home = self._homes[topic] = self.worker_of_store(topic)
         return home
+
+    def worker_of_store(self, topic: bytes) -> int:
+        """The worker whose store a topic is in unless it has its own process; -1: not known."""
+        if not topic.startswith(PROCESS):
+            return worker_of(store_of(topic.decode(), self._stores), self._workers)
+        return int(topic[2:]) if topic[2:].isdigit() else _FRONT
 
     def take_front(self) -> list[bytes]:
         """What is to go through the front-end now."""

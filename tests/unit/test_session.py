@@ -112,7 +112,7 @@ class Client:
         self.tickets.append(ticket)
         return ticket
 
-    def accept(self, sent: Sent, *results: object) -> list[happened.Event]:
+    def accept(self, sent: Sent, *results: object, worker: int = 0) -> list[happened.Event]:
         """Answers a publish; with no results, each message gets its number for a sequence."""
         first, count = sent.body[2], len(sent.body[0])
         return self.told(
@@ -120,7 +120,7 @@ class Client:
             results or list(range(first, first + count)),
             request=sent.request,
             topic=sent.topic,
-            worker=0,
+            worker=worker,
         )
 
     def refuse(
@@ -272,6 +272,83 @@ def test_after_a_reconnect_it_is_not_known_any_more_which_process_has_a_topic() 
     client.told(Verb.RESTARTED, 1, worker=0)
     (again,) = client.flush()
     assert (again.verb, again.request) == (Verb.SUBSCRIBE, sent.request)
+
+
+def test_receipts_asked_of_a_worker_are_asked_for_again_though_the_topic_has_a_process_by_now() -> (
+    None
+):
+    """It has not taken them, and its topic has answered something else from the process since."""
+    client = Client()
+    client.open()
+    ticket = client.publish(b"1", topic=MINE, receipt=True)
+    (sent,) = client.flush()
+    client.accept(sent)
+    (asked,) = client.reconnect()
+    client.publish(b"2", topic=MINE)  # behind that the front-end knows of the process
+    (published,) = client.flush()
+    client.accept(published, worker=OWN)
+    client.told(Verb.RESTARTED, None, worker=1)
+    assert client.flush() == []
+    client.told(Verb.RESTARTED, None, worker=0)
+    (again,) = client.flush()
+    assert (again.verb, again.body) == (Verb.AWAIT_RECEIPTS, asked.body)
+    client.told(Verb.RESTARTED, None, worker=0)
+    assert client.flush() == [], "the process has it now"
+    outcomes = {"outcomes": [[1, "ok", {}]]}
+    client.told(Verb.REPLY, outcomes, request=again.request, topic=MINE, worker=OWN)
+    assert ticket.is_resolved
+
+
+def test_what_a_worker_has_not_taken_is_sent_again_though_the_topic_has_a_process_by_now() -> None:
+    client = Client()
+    client.open()
+    client.publish(b"1", topic=MINE)
+    client.session.subscribe(MINE, ("**",), credit=1, name="me")
+    client.session.request(Verb.STATS, MINE.encode(), ())
+    client.session.request(Verb.STATS, ALSO_MINE.encode(), ())
+    before = client.flush()
+    client.session.request(Verb.DESCRIBE, MINE.encode(), ())
+    (taken,) = client.flush()
+    client.told(Verb.REPLY, {}, request=taken.request, topic=MINE, worker=OWN)
+    client.session.request(Verb.DESCRIBE, MINE.encode(), ())
+    assert verbs(client.flush()) == [Verb.DESCRIBE], "this one goes to the process"
+    client.told(Verb.RESTARTED, None, worker=0)
+    again = client.flush()
+    assert sorted((sent.verb, sent.topic) for sent in again) == sorted(
+        (sent.verb, sent.topic) for sent in before
+    )
+    (published,) = [sent for sent in again if sent.verb is Verb.PUBLISH]
+    client.accept(published, worker=OWN)
+    (ticket,) = client.tickets
+    assert ticket.accepted_count == 1
+
+
+def test_what_a_lane_has_lost_is_sent_again_though_its_topic_has_a_process_by_now(
+    near: Client,
+) -> None:
+    near.session.request(Verb.DESCRIBE, MINE.encode(), ())
+    (first,) = near.flush()
+    open_lane(near)
+    near.publish(b"1", topic=MINE)
+    assert near.flush() == []
+    ((lost,),) = near.by_lanes().values()
+    near.told(Verb.REPLY, {}, request=first.request, topic=MINE, worker=OWN)
+    near.session.lane_lost(0)
+    (again,) = near.flush()
+    assert numbering(again) == numbering(lost)
+
+
+def test_what_the_front_end_took_behind_a_restart_is_not_asked_twice_of_a_process() -> None:
+    client = Client()
+    client.open()
+    client.session.request(Verb.DRAFT, MINE.encode(), ())
+    client.session.request(Verb.DRAFT, MINE.encode(), ())
+    lost = client.flush()[0]
+    client.session.request(Verb.DESCRIBE, MINE.encode(), ())
+    (sent,) = client.flush()
+    client.told(Verb.REPLY, {}, request=sent.request, topic=MINE, worker=OWN)
+    client.told(Verb.RESTARTED, 1, worker=0)
+    assert [again.request for again in client.flush()] == [lost.request]
 
 
 def test_a_request_that_fills_a_frame_is_refused_before_it_is_sent() -> None:
