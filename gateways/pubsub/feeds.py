@@ -20,9 +20,9 @@ from asterism.gateways.pubsub.acks import (
     next_number,
     read_ack_id,
 )
-from asterism.gateways.pubsub.errors import Code, Refusal, not_found
-from asterism.gateways.pubsub.holds import Budget, Held, Holds
-from asterism.gateways.pubsub.messages import published_ms, size_of, write_message
+from asterism.gateways.pubsub.errors import Refusal, not_found
+from asterism.gateways.pubsub.holds import LEASE_S, Budget, Held, Holds
+from asterism.gateways.pubsub.messages import size_of, write_message
 from asterism.gateways.pubsub.terms import Terms
 from asterism.sdk.aio import Delivery, Inbox, Node
 from asterism.sdk.connection import clock_ms
@@ -58,11 +58,6 @@ class Taker:
         self.out_bytes = 0
         self.feed: Feed | None = None
 
-    @property
-    def room(self) -> int:
-        """How many more messages it may hold."""
-        return self.most - self.out
-
     def has_room_for(self, size: int) -> bool:
         """May it have another message of this size? One that holds nothing may have any."""
         return self.out < self.most and (not self.out or self.out_bytes + size <= self.most_bytes)
@@ -86,7 +81,7 @@ class Taker:
         raise NotImplementedError
 
     def settle(self, is_all: bool) -> None:
-        """A pull is over; ``is_all`` says that there is nothing more just now."""
+        """A pull from the broker is over; ``is_all``: there is nothing more just now."""
         raise NotImplementedError
 
     def fail(self, refusal: Refusal) -> None:
@@ -142,12 +137,13 @@ class Feed:
         self._turn = 0
         self._endpoints: list[Endpoint] = []
         self._pulling: tuple[Endpoint, int] | None = None  # by which, and for how many
-        self._size = SIZE_FIRST  # that a message is taken to have
+        self.size = SIZE_FIRST  # bytes that a message is taken to have
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._acks = Gathered(self._report)
         self._extensions: dict[float, Gathered] = {}
         self._refusal: Refusal | None = None  # why there will be no more messages
+        self._ending: set[asyncio.Task[None]] = set()  # what ends pulls
 
     # --- takers -----------------------------------------------------------------------------
 
@@ -160,6 +156,8 @@ class Feed:
         self.wake()
         if self._task is None:
             self._task = asyncio.ensure_future(self._run())
+        elif taker.is_impatient:
+            self._end_pulling()  # nothing is there, it seems; the next pull is sure of it
 
     def leave(self, taker: Taker) -> None:
         """Somebody takes no more; what he holds stays his."""
@@ -171,6 +169,12 @@ class Feed:
     def wake(self) -> None:
         """There may be room that was not there before."""
         self._changed.set()
+
+    def change(self, terms: Terms) -> None:
+        """The subscription was updated."""
+        self.terms = terms
+        for taker in self._takers:
+            taker.settle(is_all=False)
 
     def end(self, refusal: Refusal) -> None:
         """There will be no more messages: the subscription is deleted, or detached."""
@@ -184,14 +188,19 @@ class Feed:
 
     def _wanted(self) -> int:
         """How many messages to ask the broker for."""
-        wanted = sum(taker.wanted(self._size) for taker in self._takers)
+        wanted = sum(taker.wanted(self.size) for taker in self._takers)
         return min(wanted, PULL_MAX, self._budget.left)
 
     def _shrink(self) -> None:
         """Less is wanted: a pull for more than that ends."""
         if self._pulling is not None and self._pulling[1] > self._wanted():
-            endpoint, _ = self._pulling
-            asyncio.ensure_future(self._end_pull(endpoint))  # noqa: RUF006 (it ends by itself)
+            self._end_pulling()
+
+    def _end_pulling(self) -> None:
+        if self._pulling is not None:
+            task = asyncio.ensure_future(self._end_pull(self._pulling[0]))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
 
     async def _end_pull(self, endpoint: Endpoint) -> None:
         with contextlib.suppress(PeerError, TimeoutError, ConnectionError):
@@ -269,11 +278,8 @@ class Feed:
 
     async def _sifted(self, endpoint: Endpoint, pulled: list[Delivery]) -> list[Delivery]:
         """What of the pulled messages is for takers; the rest is acknowledged, or a dead letter."""
-        terms = self.terms
-        if terms.is_plain:
-            return pulled
+        terms, now_ms = self.terms, clock_ms()
         left, over = [], []
-        now_ms = clock_ms()
         for delivery in pulled:
             if not terms.wants(delivery, now_ms) or (
                 terms.is_dead(delivery) and await self._forward(self, delivery)
@@ -306,7 +312,7 @@ class Feed:
             self.holds.add(delivery.sequence, held, now_s)
             taker.give(Handed(delivery, number, size))
         if deliveries:
-            self._size = max(largest, self._size // 2)
+            self.size = max(largest, self.size // 2)
         if back:
             self._extension(0.0).add(back)
 

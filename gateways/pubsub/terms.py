@@ -1,14 +1,13 @@
 """What a subscription asks for, read once from its resource for every message that goes out."""
 
-from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from asterism.gateways.pubsub.filters import read_filter
+from asterism.gateways.pubsub.filters import Filter, read_filter
+from asterism.gateways.pubsub.messages import attributes_of, published_ms
 from asterism.gateways.pubsub.rules import duration_ms
+from asterism.sdk.aio import Delivery
 
 DOUBLINGS_MAX: Final = 32  # of a backoff, which has its most long before
-
-Matches = Callable[[Mapping[str, str]], bool]
 
 
 class Backoff(NamedTuple):
@@ -29,15 +28,23 @@ class Terms(NamedTuple):
     backoff: Backoff | None
     dead_letter: str  # the name of the topic; empty: none
     attempts_max: int
-    matches: Matches | None  # None: every message does
+    matches: Filter | None  # None: every message does
     retention_ms: int
     is_ordered: bool
     is_exactly_once: bool
 
-    @property
-    def lease_s(self) -> float:
-        """How long the broker has a message out at its first attempt, unless told otherwise."""
-        return self.deadline_s + self.pause_s(1)
+    def wants(self, delivery: Delivery, now_ms: int) -> bool:
+        """Is a message for the subscription: does its filter match, and is it not too old?"""
+        oldest_ms = now_ms - self.retention_ms
+        # Nearly every id begins with a time, and few messages are old: look twice at those alone.
+        if delivery.id[:6] < max(oldest_ms, 0).to_bytes(6, "big"):
+            if published_ms(delivery, now_ms) < oldest_ms:
+                return False
+        return self.matches is None or self.matches(attributes_of(delivery))
+
+    def is_dead(self, delivery: Delivery) -> bool:
+        """Were there as many attempts as there may be?"""
+        return bool(self.dead_letter) and delivery.attempt > self.attempts_max
 
     def pause_s(self, attempt: int) -> float:
         """How long behind its deadline, or a nack, a message waits before it comes again."""
