@@ -38,19 +38,24 @@ KINDS: Final[dict[str, Any]] = {
     "snapshot": types.Snapshot.pb(),
     "schema": schemas.Schema.pb(),
 }
-# What a topic of this door is, whatever the broker's defaults are for others: every subscription
-# gets every message, until it has acknowledged it.
-PLAIN: Final[TopicOptions] = {
-    "expect": "processed",
-    "max_receivers": None,
-    "blocking": False,
-    "unique": False,
-    "concurrency": None,
-    "overflow": None,
-    "max_deliveries": None,
-    "dead_letter": None,
-}
 log = logging.getLogger("asterism.pubsub")
+
+
+def settings_of(ttl_ms: int, max_payload: int) -> TopicOptions:
+    """The settings of a topic of this door, whatever the broker's defaults are for others: every
+    subscription gets every message, until it has acknowledged it."""
+    return {
+        "expect": "processed",
+        "max_receivers": None,
+        "blocking": False,
+        "unique": False,
+        "concurrency": None,
+        "overflow": None,
+        "max_deliveries": None,
+        "dead_letter": None,
+        "default_ttl": ttl_ms / 1_000,
+        "max_payload": max_payload,
+    }
 
 
 class Record:
@@ -184,13 +189,8 @@ class Catalogue:
 
     async def load(self) -> None:
         """Reads every entry, when the door starts."""
-        await self._node.create_topic(
-            TOPIC,
-            exist_ok=True,
-            default_ttl=TTL_MS_MAX / 1_000,
-            max_payload=ENTRY_BYTES_MAX,
-            **PLAIN,
-        )
+        settings = settings_of(TTL_MS_MAX, ENTRY_BYTES_MAX)
+        await self._node.create_topic(TOPIC, exist_ok=True, **settings)
         inbox = await self._node.subscribe(TOPIC, auto_ack=True)
         receipt = await self._node.publish(
             TOPIC, b"", subject=START, expect="processed", max_receivers="all", receipt=False

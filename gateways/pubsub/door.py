@@ -87,11 +87,12 @@ class Settings:
         _rest,
         "where REST listens: `next` is the port after that of `listen`; empty: nowhere",
     )
-    topics: tuple[str, ...] = setting(
-        (), _topics, "topics that exist from the start", _read_list
-    )
+    topics: tuple[str, ...] = setting((), _topics, "topics that exist from the start", _read_list)
     subscriptions: tuple[tuple[str, str], ...] = setting(
-        (), _subscriptions, "subscriptions that exist from the start, with their topics", _read_pairs
+        (),
+        _subscriptions,
+        "subscriptions that exist from the start, with their topics",
+        _read_pairs,
     )
     max_streams: int = setting(
         4_096, _whole(1, STREAMS_MAX), "streaming pulls at a time; the next one is refused"

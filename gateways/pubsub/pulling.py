@@ -35,10 +35,11 @@ class Puller(Taker):
 
     def settle(self, is_all: bool) -> None:
         feed = self.feed
-        if self.is_impatient and not self.done.done() and feed is not None:
-            if is_all or not self.wanted(feed.size):
-                self.most = self.out
-                self.done.set_result(None)
+        if not self.is_impatient or self.done.done() or feed is None:
+            return
+        if is_all or not self.wanted(feed.size):
+            self.most = self.out
+            self.done.set_result(None)
 
     def fail(self, refusal: Refusal) -> None:
         if not self.done.done():

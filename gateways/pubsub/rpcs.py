@@ -65,9 +65,7 @@ def methods_of(
         ),
     }
     subscriber = {
-        "CreateSubscription": _method(
-            types.Subscription, types.Subscription, subscriptions.create
-        ),
+        "CreateSubscription": _method(types.Subscription, types.Subscription, subscriptions.create),
         "GetSubscription": _method(
             types.GetSubscriptionRequest, types.Subscription, subscriptions.get_subscription
         ),
@@ -77,9 +75,7 @@ def methods_of(
         "ListSubscriptions": _method(
             types.ListSubscriptionsRequest, types.ListSubscriptionsResponse, subscriptions.list_all
         ),
-        "DeleteSubscription": _method(
-            types.DeleteSubscriptionRequest, None, subscriptions.delete
-        ),
+        "DeleteSubscription": _method(types.DeleteSubscriptionRequest, None, subscriptions.delete),
         "ModifyAckDeadline": _method(
             types.ModifyAckDeadlineRequest, None, pulling.modify_ack_deadline
         ),

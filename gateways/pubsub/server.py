@@ -5,7 +5,7 @@ import errno
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 import grpc
@@ -183,9 +183,7 @@ async def _serve(config: Config, name: str) -> None:
     async with connect(await find_broker(config), name, timeout=CONNECT_S, max_lease=0) as node:
         door = PubSub(node, settings)
         await door.begin()
-        server = grpc.aio.server(
-            options=_options(settings), maximum_concurrent_rpcs=REQUESTS_MAX
-        )
+        server = grpc.aio.server(options=_options(settings), maximum_concurrent_rpcs=REQUESTS_MAX)
         server.add_generic_rpc_handlers(tuple(_services(door)))
         host, port = _listen(server, config)
         await server.start()

@@ -171,7 +171,9 @@ class Subscriptions:
             resource.CopyFrom(request)
             if not resource.name:
                 project = read_name(request.topic, Kind.TOPIC).project
-                resource.name = f"projects/{project}/subscriptions/sub-{secrets.token_hex(ID_BYTES)}"
+                resource.name = (
+                    f"projects/{project}/subscriptions/sub-{secrets.token_hex(ID_BYTES)}"
+                )
             if self._catalogue.find("subscription", resource.name) is not None:
                 raise already_exists(resource.name)
             topic = self._topics.get(resource.topic)

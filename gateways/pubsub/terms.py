@@ -18,7 +18,7 @@ class Backoff(NamedTuple):
 
     def pause_s(self, attempt: int) -> float:
         """The pause behind an attempt, counted from 1."""
-        return min(self.most_s, self.least_s * 2 ** min(attempt - 1, DOUBLINGS_MAX))
+        return min(self.most_s, self.least_s * float(1 << min(attempt - 1, DOUBLINGS_MAX)))
 
 
 class Terms(NamedTuple):
@@ -37,9 +37,9 @@ class Terms(NamedTuple):
         """Is a message for the subscription: does its filter match, and is it not too old?"""
         oldest_ms = now_ms - self.retention_ms
         # Nearly every id begins with a time, and few messages are old: look twice at those alone.
-        if delivery.id[:6] < max(oldest_ms, 0).to_bytes(6, "big"):
-            if published_ms(delivery, now_ms) < oldest_ms:
-                return False
+        may_be_old = delivery.id[:6] < max(oldest_ms, 0).to_bytes(6, "big")
+        if may_be_old and published_ms(delivery, now_ms) < oldest_ms:
+            return False
         return self.matches is None or self.matches(attributes_of(delivery))
 
     def is_dead(self, delivery: Delivery) -> bool:

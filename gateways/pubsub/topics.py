@@ -9,7 +9,7 @@ from google.pubsub_v1.types import pubsub as types
 from asterism import limits
 from asterism.errors import PeerError
 from asterism.gateways.pubsub import rules
-from asterism.gateways.pubsub.catalogue import PLAIN, Catalogue, Record
+from asterism.gateways.pubsub.catalogue import Catalogue, Record, settings_of
 from asterism.gateways.pubsub.errors import already_exists, not_found
 from asterism.gateways.pubsub.masks import TOPIC_FIELDS, updated
 from asterism.gateways.pubsub.names import (
@@ -93,9 +93,7 @@ class Topics:
         stored = record.facts["stored"]
         wanted_ms = max(rules.RETENTION_MS, _retention_ms(record.resource))
         try:
-            await self._node.create_topic(
-                stored, max_payload=PAYLOAD_MAX, default_ttl=wanted_ms / 1_000, **PLAIN
-            )
+            await self._node.create_topic(stored, **settings_of(wanted_ms, PAYLOAD_MAX))
             self._ttl_ms[stored] = wanted_ms
         except PeerError as error:
             if error.code != "topic_exists":
@@ -218,4 +216,3 @@ class Topics:
 def _retention_ms(topic: Any) -> int:
     """How long a topic asks that its messages be kept; 0: it does not ask."""
     return rules.duration_ms(topic.message_retention_duration)
-
