@@ -59,7 +59,7 @@ def _resource(name: str, kind: str, value: object) -> str:
     if len(parts) != 4 or parts[0] != "projects" or parts[2] != kind or not all(parts):
         raise PeerError(
             "bad_request",
-            f"{name} has {checks.shown(text)}, which is not like projects/my-project/{kind}/my-name",
+            f"{name} has {checks.shown(text)}, which is not like projects/shop/{kind}/orders",
         )
     return text
 

@@ -55,6 +55,11 @@ def attributes_of(delivery: Delivery) -> dict[str, str]:
     return attributes
 
 
+def key_of(delivery: Delivery) -> str | None:
+    """The ordering key that a publisher gave a message."""
+    return delivery.header.ordering_key or delivery.attributes.get(KEY)
+
+
 def write_message(message: Any, delivery: Delivery, now_ms: int) -> None:
     """Writes a delivery into a ``PubsubMessage``."""
     header = delivery.header

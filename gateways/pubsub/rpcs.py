@@ -8,6 +8,7 @@ from google.pubsub_v1.types import pubsub as types
 
 from asterism.gateways.pubsub.publishing import Publishing
 from asterism.gateways.pubsub.pulling import Pulling
+from asterism.gateways.pubsub.seeking import Seeking
 from asterism.gateways.pubsub.subscriptions import Subscriptions
 from asterism.gateways.pubsub.topics import Topics
 
@@ -36,7 +37,11 @@ Methods = Mapping[str, Method]
 
 
 def methods_of(
-    topics: Topics, publishing: Publishing, subscriptions: Subscriptions, pulling: Pulling
+    topics: Topics,
+    publishing: Publishing,
+    subscriptions: Subscriptions,
+    pulling: Pulling,
+    seeking: Seeking,
 ) -> dict[str, Method]:
     """The methods, by ``SERVICE/METHOD``."""
     publisher = {
@@ -84,6 +89,14 @@ def methods_of(
         "ModifyPushConfig": _method(
             types.ModifyPushConfigRequest, None, subscriptions.modify_push_config
         ),
+        "GetSnapshot": _method(types.GetSnapshotRequest, types.Snapshot, seeking.get_snapshot),
+        "ListSnapshots": _method(
+            types.ListSnapshotsRequest, types.ListSnapshotsResponse, seeking.list_all
+        ),
+        "CreateSnapshot": _method(types.CreateSnapshotRequest, types.Snapshot, seeking.create),
+        "UpdateSnapshot": _method(types.UpdateSnapshotRequest, types.Snapshot, seeking.update),
+        "DeleteSnapshot": _method(types.DeleteSnapshotRequest, None, seeking.delete),
+        "Seek": _method(types.SeekRequest, types.SeekResponse, seeking.seek),
     }
     return {
         **{f"{PUBLISHER}/{name}": method for name, method in publisher.items()},
