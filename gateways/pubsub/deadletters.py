@@ -12,11 +12,18 @@ from typing import Final
 from asterism.errors import PeerError
 from asterism.gateways.pubsub.errors import Refusal
 from asterism.gateways.pubsub.feeds import Feed
-from asterism.gateways.pubsub.messages import KEY, attributes_of, key_of, published_ms
+from asterism.gateways.pubsub.messages import (
+    attributes_of,
+    data_of,
+    encoded,
+    key_of,
+    published_ms,
+)
 from asterism.gateways.pubsub.names import Kind, read_name
 from asterism.gateways.pubsub.subscriptions import Subscriptions
 from asterism.gateways.pubsub.topics import Topics
 from asterism.limits import PRODUCER_ID_BYTES
+from asterism.message import Header, decode_header
 from asterism.sdk.aio import Delivery, Message, Node
 from asterism.sdk.composing import Wishes
 from asterism.sdk.connection import clock_ms
@@ -44,15 +51,15 @@ class DeadLetters:
             stored = topic.facts["stored"]
             made_of = f"{feed.uid}/{feed.generation}/{delivery.sequence}"
             producer = blake2b(made_of.encode(), digest_size=PRODUCER_ID_BYTES).digest()
-            wishes: Wishes = {"subject": stored, "expect": "processed", "receipt": False}
             attributes = {**attributes_of(delivery), **_source_of(feed, delivery)}
-            key = key_of(delivery)
-            if key is not None and self._subscriptions.is_ordered(topic):
-                wishes["ordering_key"] = key
-            elif key is not None:
-                attributes[KEY] = key
-            wishes["attributes"] = attributes
-            message = Message(delivery.payload, **wishes)
+            header, payload = encoded(
+                stored,
+                attributes,
+                key_of(delivery),
+                self._subscriptions.is_ordered(topic),
+                data_of(delivery),
+            )
+            message = Message(payload, **_wishes_of(decode_header(header)))
             (once,) = await self._node.publish_once(stored, producer, [message])
         except (Refusal, PeerError, TimeoutError, ConnectionError) as error:
             log.warning("%s: a dead letter could not be published: %s", feed.name, error)
@@ -61,6 +68,19 @@ class DeadLetters:
             log.warning("%s: a dead letter was refused: %s", feed.name, once.result)
             return False
         return True
+
+
+def _wishes_of(header: Header) -> Wishes:
+    """What the broker is told of a message with this header."""
+    wishes: Wishes = {
+        "subjects": header.subjects,
+        "attributes": header.attributes,
+        "expect": "processed",
+        "receipt": False,
+    }
+    if header.ordering_key is not None:
+        wishes["ordering_key"] = header.ordering_key
+    return wishes
 
 
 def _source_of(feed: Feed, delivery: Delivery) -> dict[str, str]:

@@ -54,6 +54,9 @@ from asterism.sdk.connection import clock_ms
 
 STOP_S: Final = 1.0  # for requests to be answered when the process is told to stop
 EXPIRE_S: Final = 60.0  # between looks for what has expired
+# A request over this gets RESOURCE_EXHAUSTED from gRPC itself, which clients try again for minutes:
+# what is over Google's limits but under this is told that it never will do.
+RECEIVE_BYTES_MAX: Final = 32 * 1_048_576
 REQUESTS_MAX: Final = 20_000  # at a time, streams among them; the next is refused
 log = logging.getLogger("asterism.pubsub")
 
@@ -92,9 +95,9 @@ class PubSub:
         await self.topics.recover()
         await self.subscriptions.recover()
         try:
-            for name in self._settings.topics:
+            for name in self._settings.topics or ():
                 await self._make_topic(name)
-            for name, topic in self._settings.subscriptions:
+            for name, topic in self._settings.subscriptions or ():
                 await self._make_topic(topic)
                 if self.catalogue.find("subscription", name) is None:
                     await self.subscriptions.create(Subscription(name=name, topic=topic))
@@ -186,10 +189,10 @@ def _services(door: PubSub) -> list[Any]:
     ]
 
 
-def _options(settings: Settings) -> list[tuple[str, int]]:
+def _options() -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", 0),  # two doors on one port would each have some of the clients
-        ("grpc.max_receive_message_length", settings.max_request),
+        ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
         ("grpc.max_send_message_length", -1),
         # Clients that ask often whether the server is there are not cut for it.
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -221,7 +224,7 @@ async def _serve(config: Config, name: str) -> None:
     async with connect(await find_broker(config), name, timeout=CONNECT_S, max_lease=0) as node:
         door = PubSub(node, settings)
         await door.begin()
-        server = grpc.aio.server(options=_options(settings), maximum_concurrent_rpcs=REQUESTS_MAX)
+        server = grpc.aio.server(options=_options(), maximum_concurrent_rpcs=REQUESTS_MAX)
         server.add_generic_rpc_handlers(tuple(_services(door)))
         host, port = _listen(server, config)
         await server.start()
