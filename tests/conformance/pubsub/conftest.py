@@ -1,15 +1,17 @@
 """The two servers that every test runs on: Google's emulator, and our door.
 
 ``-k emulator`` runs a test on the first alone, ``-k door`` on the second. The emulator leaves out
-much of what Google's documents say; a test of that is marked ``beyond_emulator`` with what happens
+much of what Google's documents say; a test of that is marked ``beyond_reference`` with what happens
 there, and runs on the door alone.
 """
 
 import contextlib
 import itertools
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from types import FrameType
+from typing import Any, ClassVar, Final
 
 import httpx
 import pytest
@@ -19,6 +21,7 @@ from tests.conformance.pubsub.clients import PATIENCE_S, Pair, Project
 from tests.conformance.pubsub.endpoint import Endpoint
 from tests.support import pubsub_emulator
 
+TEST_S: Final = 8.0
 _names = itertools.count(1)
 
 
@@ -84,7 +87,7 @@ KINDS: dict[str, type[PubSubServer]] = {"emulator": Reference, "door": Door}
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "beyond_emulator(why): Google documents it, and its emulator does not do it"
+        "markers", "beyond_reference(why): Google documents it, and its emulator does not do it"
     )
 
 
@@ -97,8 +100,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if missing:
             item.add_marker(pytest.mark.skip(reason=missing))
-        elif (mark := item.get_closest_marker("beyond_emulator")) is not None:
+        elif (mark := item.get_closest_marker("beyond_reference")) is not None:
             item.add_marker(pytest.mark.skip(reason=f"the emulator: {mark.args[0]}"))
+
+
+@pytest.fixture(autouse=True)
+def _bounded() -> Iterator[None]:
+    """Ends a test that waits too long: the client tries some errors again for ten minutes."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise TimeoutError(f"the test was not done within {TEST_S:g} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, TEST_S)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="session", params=list(KINDS))
