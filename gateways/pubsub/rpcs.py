@@ -1,0 +1,96 @@
+"""Every method that a client can call but StreamingPull, by its name: for gRPC and REST alike."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from google.protobuf import empty_pb2
+from google.pubsub_v1.types import pubsub as types
+
+from asterism.gateways.pubsub.publishing import Publishing
+from asterism.gateways.pubsub.pulling import Pulling
+from asterism.gateways.pubsub.subscriptions import Subscriptions
+from asterism.gateways.pubsub.topics import Topics
+
+PUBLISHER: Final = "google.pubsub.v1.Publisher"
+SUBSCRIBER: Final = "google.pubsub.v1.Subscriber"
+STREAMING_PULL: Final = "StreamingPull"
+StreamingPullRequest: Final[Any] = types.StreamingPullRequest.pb()
+_Empty: Final[Any] = empty_pb2.Empty
+
+Call = Callable[[Any], Awaitable[Any]]
+
+
+class Method(NamedTuple):
+    """One method: the types of its request and its reply, and the coroutine that answers it.
+
+    The coroutine raises ``Refusal``, or lets through what the SDK raises. It is cancelled when the
+    client gives up.
+    """
+
+    request: Any
+    reply: Any
+    call: Call
+
+
+Methods = Mapping[str, Method]
+
+
+def methods_of(
+    topics: Topics, publishing: Publishing, subscriptions: Subscriptions, pulling: Pulling
+) -> dict[str, Method]:
+    """The methods, by ``SERVICE/METHOD``."""
+    publisher = {
+        "CreateTopic": _method(types.Topic, types.Topic, topics.create),
+        "UpdateTopic": _method(types.UpdateTopicRequest, types.Topic, topics.update),
+        "Publish": _method(types.PublishRequest, types.PublishResponse, publishing.publish),
+        "GetTopic": _method(types.GetTopicRequest, types.Topic, topics.get_topic),
+        "ListTopics": _method(
+            types.ListTopicsRequest, types.ListTopicsResponse, topics.list_topics
+        ),
+        "ListTopicSubscriptions": _method(
+            types.ListTopicSubscriptionsRequest,
+            types.ListTopicSubscriptionsResponse,
+            topics.list_subscriptions,
+        ),
+        "ListTopicSnapshots": _method(
+            types.ListTopicSnapshotsRequest,
+            types.ListTopicSnapshotsResponse,
+            topics.list_snapshots,
+        ),
+        "DeleteTopic": _method(types.DeleteTopicRequest, None, topics.delete),
+        "DetachSubscription": _method(
+            types.DetachSubscriptionRequest,
+            types.DetachSubscriptionResponse,
+            subscriptions.detach,
+        ),
+    }
+    subscriber = {
+        "CreateSubscription": _method(types.Subscription, types.Subscription, subscriptions.create),
+        "GetSubscription": _method(
+            types.GetSubscriptionRequest, types.Subscription, subscriptions.get_subscription
+        ),
+        "UpdateSubscription": _method(
+            types.UpdateSubscriptionRequest, types.Subscription, subscriptions.update
+        ),
+        "ListSubscriptions": _method(
+            types.ListSubscriptionsRequest, types.ListSubscriptionsResponse, subscriptions.list_all
+        ),
+        "DeleteSubscription": _method(types.DeleteSubscriptionRequest, None, subscriptions.delete),
+        "ModifyAckDeadline": _method(
+            types.ModifyAckDeadlineRequest, None, pulling.modify_ack_deadline
+        ),
+        "Acknowledge": _method(types.AcknowledgeRequest, None, pulling.acknowledge),
+        "Pull": _method(types.PullRequest, types.PullResponse, pulling.pull),
+        "ModifyPushConfig": _method(
+            types.ModifyPushConfigRequest, None, subscriptions.modify_push_config
+        ),
+    }
+    return {
+        **{f"{PUBLISHER}/{name}": method for name, method in publisher.items()},
+        **{f"{SUBSCRIBER}/{name}": method for name, method in subscriber.items()},
+    }
+
+
+def _method(request: Any, reply: Any, call: Call) -> Method:
+    """A method of these types of the package; without a reply it is the empty one."""
+    return Method(request.pb(), _Empty if reply is None else reply.pb(), call)

@@ -1,0 +1,289 @@
+"""Subscriptions: created, looked up, listed, updated, detached and deleted; and their feeds."""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from google.protobuf import empty_pb2
+from google.pubsub_v1.types import pubsub as types
+
+from asterism.errors import PeerError
+from asterism.gateways.pubsub import rules
+from asterism.gateways.pubsub.catalogue import Catalogue, Record
+from asterism.gateways.pubsub.errors import Code, Refusal, already_exists, not_found
+from asterism.gateways.pubsub.feeds import Feed, Forward
+from asterism.gateways.pubsub.holds import LEASE_S, Budget
+from asterism.gateways.pubsub.masks import SUBSCRIPTION_FIELDS, updated
+from asterism.gateways.pubsub.names import Kind, broker_name, read_name, read_project
+from asterism.gateways.pubsub.pages import page_of
+from asterism.gateways.pubsub.terms import terms_of
+from asterism.gateways.pubsub.topics import Topics
+from asterism.sdk.aio import Node
+
+ListSubscriptionsResponse: Final[Any] = types.ListSubscriptionsResponse.pb()
+DetachSubscriptionResponse: Final[Any] = types.DetachSubscriptionResponse.pb()
+Subscription: Final[Any] = types.Subscription.pb()
+ID_BYTES: Final = 8  # of a name that a client left out
+log = logging.getLogger("asterism.pubsub")
+
+Listener = Callable[[Record], None]
+
+
+class Subscriptions:
+    """All subscriptions."""
+
+    def __init__(
+        self, node: Node, catalogue: Catalogue, topics: Topics, budget: Budget, forward: Forward
+    ) -> None:
+        self._node = node
+        self._catalogue = catalogue
+        self._topics = topics
+        self._budget = budget
+        self._forward = forward
+        self._feeds: dict[str, Feed] = {}  # by uid
+        self._ordered: set[str] = set()  # uids of topics with a subscription that promises order
+        # Who wants to know that a subscription was made or changed, or is gone.
+        self.listeners: list[Listener] = []
+
+    # --- for the rest of the door -------------------------------------------------------------
+
+    def get(self, name: str) -> Record:
+        """A subscription; ``NOT_FOUND`` where there is none of this name."""
+        read_name(name, Kind.SUBSCRIPTION)
+        record = self._catalogue.find("subscription", name)
+        if record is None:
+            raise not_found(name)
+        return record
+
+    def feed(self, name: str) -> Feed:
+        """What hands out the messages of a subscription."""
+        return self.feed_of(self.get(name))
+
+    def feed_of(self, record: Record) -> Feed:
+        """The same, by its record."""
+        if record.facts.get("detached"):
+            raise _detached(record.name)
+        feed = self._feeds.get(record.uid)
+        if feed is None:
+            facts = record.facts
+            feed = self._feeds[record.uid] = Feed(
+                self._node, record.name, facts["stored"], facts["receiver"], record.uid,
+                terms_of(record.resource), self._budget, self._forward,
+            )  # fmt: skip
+        return feed
+
+    def pulled_feed(self, name: str) -> Feed:
+        """The same for those who pull: refused where messages are pushed."""
+        record = self.get(name)
+        if record.resource.push_config.push_endpoint:
+            said = f"{name} pushes its messages: it cannot be pulled."
+            raise Refusal(Code.FAILED_PRECONDITION, said)
+        return self.feed_of(record)
+
+    def is_ordered(self, topic: Record) -> bool:
+        """Has a topic a subscription that promises order?"""
+        return topic.uid in self._ordered
+
+    def records(self) -> list[Record]:
+        return list(self._catalogue.named("subscription").values())
+
+    def sweep(self, now_s: float) -> None:
+        """Looks at all deadlines."""
+        for feed in self._feeds.values():
+            feed.sweep(now_s)
+
+    async def recover(self) -> None:
+        """Makes what is missing at the broker, and drops what is left over there."""
+        by_topic: dict[str, list[Record]] = {}
+        for record in self.records():
+            by_topic.setdefault(record.facts["stored"], []).append(record)
+            self._note(record)
+        for stored, records in by_topic.items():
+            try:
+                there = {each.name for each in await self._node.list_receivers(stored)}
+            except PeerError as error:
+                if error.code != "no_such_topic":
+                    raise
+                there = set()
+            for record in records:
+                is_there = record.facts["receiver"] in there
+                if record.facts.get("detached"):
+                    if is_there:
+                        await self._drop_receiver(record)
+                elif not is_there:
+                    await self._make(record)
+            longest_ms = max(_retention_ms(record.resource) for record in records)
+            await self._topics.keep_for(stored, longest_ms)
+
+    def _note(self, record: Record) -> None:
+        if record.resource.enable_message_ordering and not record.facts.get("detached"):
+            self._ordered.add(record.facts["topic_uid"])
+        for listener in self.listeners:
+            listener(record)
+
+    def shown(self, record: Record) -> Any:
+        """A subscription as clients see it."""
+        resource = Subscription()
+        resource.CopyFrom(record.resource)
+        topic = self._topics.of(record)
+        resource.topic = self._topics.shown_name(record)
+        resource.detached = bool(record.facts.get("detached"))
+        if topic is not None and topic.resource.HasField("message_retention_duration"):
+            resource.topic_message_retention_duration.CopyFrom(
+                topic.resource.message_retention_duration
+            )
+        return resource
+
+    async def _make(self, record: Record) -> None:
+        """Makes the receiver, which gets what is published from now on."""
+        stored, receiver = record.facts["stored"], record.facts["receiver"]
+        try:
+            await self._node.create_receiver(
+                stored, receiver, sent_timeout=LEASE_S, received_timeout=LEASE_S
+            )
+        except PeerError as error:
+            # A door that was killed has made it, or another door has its name.
+            if error.code != "wrong_state":
+                raise
+        await self._node.seek(stored, receiver)
+
+    async def _drop_receiver(self, record: Record) -> None:
+        try:
+            await self._node.delete_receiver(record.facts["stored"], record.facts["receiver"])
+        except PeerError as error:
+            if error.code not in ("no_such_receiver", "no_such_topic"):
+                raise
+
+    def _end_feed(self, record: Record, refusal: Refusal) -> None:
+        feed = self._feeds.pop(record.uid, None)
+        if feed is not None:
+            feed.end(refusal)
+
+    # --- what clients ask ---------------------------------------------------------------------
+
+    async def create(self, request: Any) -> Any:
+        """Makes a subscription: it gets every message that is published when this has returned."""
+        rules.check_subscription(request)
+        async with self._catalogue.changing:
+            resource = Subscription()
+            resource.CopyFrom(request)
+            if not resource.name:
+                project = read_name(request.topic, Kind.TOPIC).project
+                resource.name = (
+                    f"projects/{project}/subscriptions/sub-{secrets.token_hex(ID_BYTES)}"
+                )
+            if self._catalogue.find("subscription", resource.name) is not None:
+                raise already_exists(resource.name)
+            topic = self._topics.get(resource.topic)
+            self._check_dead_letter(resource)
+            rules.fill_subscription(resource)
+            record = Record("subscription", resource.name, resource)
+            record.facts = {
+                "topic_uid": topic.uid,
+                "stored": topic.facts["stored"],
+                "receiver": broker_name(read_name(resource.name, Kind.SUBSCRIPTION)),
+                "used_ms": _now_ms(),
+            }
+            await self._topics.keep_for(topic.facts["stored"], _retention_ms(resource))
+            await self._catalogue.put(record)
+            # A door that is killed here makes the receiver when it starts.
+            await self._make(record)
+            self._note(record)
+            return self.shown(record)
+
+    def _check_dead_letter(self, resource: Any) -> None:
+        name = resource.dead_letter_policy.dead_letter_topic
+        if name:
+            self._topics.get(name)
+
+    async def get_subscription(self, request: Any) -> Any:
+        """One subscription."""
+        return self.shown(self.get(request.subscription))
+
+    async def list_all(self, request: Any) -> Any:
+        """The subscriptions of a project."""
+        prefix = f"projects/{read_project(request.project)}/"
+        named = self._catalogue.named("subscription")
+        found = (name for name in named if name.startswith(prefix))
+        page = page_of(found, request.page_size, request.page_token)
+        response = ListSubscriptionsResponse(next_page_token=page.next_page_token)
+        for name in page.names:
+            response.subscriptions.add().CopyFrom(self.shown(named[name]))
+        return response
+
+    async def update(self, request: Any) -> Any:
+        """Replaces the fields of a subscription that the mask names, at once."""
+        async with self._catalogue.changing:
+            record = self.get(request.subscription.name)
+            paths = request.update_mask.paths
+            resource = updated(record.resource, request.subscription, paths, SUBSCRIPTION_FIELDS)
+            return await self._change(record, resource)
+
+    async def modify_push_config(self, request: Any) -> Any:
+        """Has messages pushed to an endpoint, or pulled where there is none."""
+        rules.check_push_config(request.push_config)
+        async with self._catalogue.changing:
+            record = self.get(request.subscription)
+            resource = Subscription()
+            resource.CopyFrom(record.resource)
+            resource.push_config.CopyFrom(request.push_config)
+            await self._change(record, resource)
+        return empty_pb2.Empty()
+
+    async def _change(self, record: Record, resource: Any) -> Any:
+        rules.check_subscription(resource, is_new=False)
+        if resource.dead_letter_policy != record.resource.dead_letter_policy:
+            self._check_dead_letter(resource)
+        rules.fill_subscription(resource)
+        await self._topics.keep_for(record.facts["stored"], _retention_ms(resource))
+        after = record.changed(resource)
+        await self._catalogue.put(after)
+        feed = self._feeds.get(record.uid)
+        if feed is not None:
+            feed.change(terms_of(resource))
+        self._note(after)
+        return self.shown(after)
+
+    async def delete(self, request: Any) -> Any:
+        """Deletes a subscription, and drops its messages."""
+        async with self._catalogue.changing:
+            await self.remove(self.get(request.subscription))
+        return empty_pb2.Empty()
+
+    async def remove(self, record: Record) -> None:
+        """Deletes a subscription; the caller keeps others from changing."""
+        self._end_feed(record, not_found(record.name))
+        # A door that is killed in between makes it anew when it starts: the client was not told
+        # that it is gone, and asks again.
+        await self._drop_receiver(record)
+        await self._catalogue.remove(record)
+        for listener in self.listeners:
+            listener(record)
+        await self._topics.release(record.facts["topic_uid"])
+
+    async def detach(self, request: Any) -> Any:
+        """Drops a subscription's messages, and lets nobody have any from now on."""
+        async with self._catalogue.changing:
+            record = self.get(request.subscription)
+            after = record.changed(record.resource, detached=True)
+            await self._catalogue.put(after)
+            self._end_feed(record, _detached(record.name))
+            await self._drop_receiver(record)
+            self._note(after)
+            await self._topics.release(record.facts["topic_uid"])
+        return DetachSubscriptionResponse()
+
+
+def _detached(name: str) -> Refusal:
+    said = f"{name} is detached from its topic: it has no messages, and gets none."
+    return Refusal(Code.FAILED_PRECONDITION, said)
+
+
+def _retention_ms(subscription: Any) -> int:
+    return rules.duration_ms(subscription.message_retention_duration)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
