@@ -5,6 +5,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Self
 from unittest.mock import patch
 
@@ -152,6 +153,26 @@ class Project:
         """Opens a stream of the API itself, so that each request is the test's."""
         return Stream(self.subscriber, subscription, **first)
 
+    @contextmanager
+    def unread(self, subscription: str, **first: Any) -> Iterator[None]:
+        """Opens a stream from which nothing is ever read."""
+        is_over = threading.Event()
+
+        def said() -> Iterator[StreamingPullRequest]:
+            yield StreamingPullRequest(
+                subscription=subscription, stream_ack_deadline_seconds=60, **first
+            )
+            is_over.wait(PATIENCE_S)
+
+        call = self.subscriber.transport.grpc_channel.stream_stream(
+            "/google.pubsub.v1.Subscriber/StreamingPull",
+            request_serializer=StreamingPullRequest.serialize,
+            response_deserializer=StreamingPullResponse.deserialize,
+        )(said())
+        yield
+        is_over.set()
+        call.cancel()
+
     def collect(
         self, subscription: str, take: Callable[[Message], None] | None = None, **options: Any
     ) -> "Collected":
@@ -228,6 +249,13 @@ class Stream:
                 got += self.next(left_s).received_messages
             except queue.Empty:
                 continue
+        return got
+
+    def waiting(self) -> list[ReceivedMessage]:
+        """The messages that have come already."""
+        got: list[ReceivedMessage] = []
+        while not self._responses.empty():
+            got += self.next().received_messages
         return got
 
     def nothing(self, s: float = QUIET_S) -> None:

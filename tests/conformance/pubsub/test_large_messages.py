@@ -20,7 +20,7 @@ from tests.conformance.pubsub.conftest import PubSubServer
 pytestmark = pytest.mark.process
 
 RESPONSE_BYTES_MAX = 4_194_304
-REQUEST_BYTES_MAX = 10_000_000
+REQUEST_BYTES_MAX = 10_485_760
 OVERHEAD = 200  # bytes that a request has beside the data
 LARGE = 1_900_000
 BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)

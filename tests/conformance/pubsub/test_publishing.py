@@ -134,7 +134,6 @@ TOO_MUCH = {
     "bytes of a key, not letters": {"attributes": {"ü" * (KEY_BYTES_MAX // 2 + 1): "v"}},
     "bytes of an ordering key": {"ordering_key": "k" * 1_025},
     "an empty key": {"attributes": {"": "v"}},
-    "a reserved key": {"attributes": {"googclient_deliveryattempt": "1"}},
 }
 
 
