@@ -9,7 +9,7 @@ from google.pubsub_v1.types import pubsub as types
 from asterism.errors import PeerError
 from asterism.gateways.pubsub import rules
 from asterism.gateways.pubsub.catalogue import Record
-from asterism.gateways.pubsub.messages import header_of
+from asterism.gateways.pubsub.messages import encoded
 from asterism.gateways.pubsub.subscriptions import Subscriptions
 from asterism.gateways.pubsub.topics import Topics
 from asterism.message import Header, Mode, Status
@@ -68,20 +68,20 @@ class Publishing:
         if plain is None:
             if len(self._plain) >= PLAIN_MAX:
                 self._plain.clear()
-            plain = self._plain[subject] = header_of(subject, {}, "", False)
+            plain = self._plain[subject] = encoded(subject, {}, "", False, b"")[0]
         for message in messages:
             attributes, key = message.attributes, message.ordering_key
             if attributes or key:
-                yield header_of(subject, attributes, key, is_ordered), message.data
+                yield encoded(subject, attributes, key, is_ordered, message.data)
             else:
                 yield plain, message.data
 
 
-def _chunks(encoded: Iterator[Encoded]) -> Iterator[tuple[list[Encoded], int]]:
+def _chunks(messages: Iterator[Encoded]) -> Iterator[tuple[list[Encoded], int]]:
     """Messages in parts that are sent one at a time, with the size of each part."""
     chunk: list[Encoded] = []
     size = 0
-    for each in encoded:
+    for each in messages:
         own = len(each[0]) + len(each[1])
         if chunk and (size + own > CHUNK_BYTES or len(chunk) >= CHUNK_MESSAGES):
             yield chunk, size

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from asterism import checks
 from asterism.gateways.pubsub.errors import Code, Refusal, invalid
 from asterism.gateways.pubsub.filters import read_filter
-from asterism.gateways.pubsub.names import Kind, read_name
+from asterism.gateways.pubsub.names import DELETED_SCHEMA, Kind, read_name
 
 # --- publishing -----------------------------------------------------------------------------------
 REQUEST_BYTES_MAX: Final = 10 * 1_048_576  # a request as it is encoded; clients stop at 10,000,000
@@ -127,11 +127,18 @@ def check_topic(topic: Any) -> None:
             RETENTION_MS_MAX,
         )
     if topic.HasField("schema_settings"):
-        read_name(topic.schema_settings.schema, Kind.SCHEMA)
+        _check_schema_settings(topic.schema_settings)
     if topic.HasField("ingestion_data_source_settings"):
         raise _unimplemented("ingestion_data_source_settings")
     if topic.message_transforms:
         raise _unimplemented("message_transforms")
+
+
+def _check_schema_settings(settings: Any) -> None:
+    if settings.schema != DELETED_SCHEMA:  # an update may leave that as it is
+        read_name(settings.schema, Kind.SCHEMA)
+    if not settings.encoding:
+        raise invalid("schema_settings.encoding must be JSON or BINARY.")
 
 
 def fill_topic(topic: Any) -> None:
@@ -302,13 +309,8 @@ def check_publish(request: Any) -> None:
     size = request.ByteSize()
     if size > REQUEST_BYTES_MAX:
         raise invalid(f"The request has {size} bytes: it may have {REQUEST_BYTES_MAX}.")
-    key = request.messages[0].ordering_key
     for message in request.messages:
         check_message(message)
-        if message.ordering_key != key:
-            raise invalid(
-                "All messages of a request must have the same ordering_key, or none of them one."
-            )
 
 
 def check_message(message: Any) -> None:
@@ -319,8 +321,6 @@ def check_message(message: Any) -> None:
     if len(attributes) > ATTRIBUTES_MAX:
         raise invalid(f"A message has {len(attributes)} attributes, over {ATTRIBUTES_MAX}.")
     for key, value in attributes.items():
-        if not key:
-            raise invalid("An attribute of a message has an empty key.")
         if _size(key) > ATTRIBUTE_KEY_BYTES_MAX:
             raise invalid(
                 f"The attribute key {checks.shown(key)} has {_size(key)} bytes, over "

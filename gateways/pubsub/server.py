@@ -11,7 +11,7 @@ from typing import Any, Final
 import grpc
 import uvloop
 
-from asterism.config import Config
+from asterism.config import Config, ConfigError
 from asterism.doors import listen_text
 from asterism.errors import PeerError
 from asterism.gateways.process import (
@@ -23,6 +23,7 @@ from asterism.gateways.process import (
     say_open,
 )
 from asterism.gateways.pubsub.catalogue import Catalogue
+from asterism.gateways.pubsub.deadletters import DeadLetters
 from asterism.gateways.pubsub.door import DOOR, Settings
 from asterism.gateways.pubsub.errors import (
     STATUS_DETAILS,
@@ -43,18 +44,22 @@ from asterism.gateways.pubsub.rpcs import (
     StreamingPullRequest,
     methods_of,
 )
+from asterism.gateways.pubsub.seeking import Seeking
 from asterism.gateways.pubsub.streams import Streams
-from asterism.gateways.pubsub.subscriptions import Subscriptions
-from asterism.gateways.pubsub.topics import Topics
+from asterism.gateways.pubsub.subscriptions import Subscription, Subscriptions
+from asterism.gateways.pubsub.topics import Topic, Topics
 from asterism.process_host import return_large_blocks, settle_memory
 from asterism.sdk.aio import ClosedError, Delivery, Node, connect
+from asterism.sdk.connection import clock_ms
 
 STOP_S: Final = 1.0  # for requests to be answered when the process is told to stop
+EXPIRE_S: Final = 60.0  # between looks for what has expired
+# A request over this gets RESOURCE_EXHAUSTED from gRPC itself, which clients try again for minutes:
+# what is over Google's limits but under this is told that it never will do.
+RECEIVE_BYTES_MAX: Final = 32 * 1_048_576
 REQUESTS_MAX: Final = 20_000  # at a time, streams among them; the next is refused
 log = logging.getLogger("asterism.pubsub")
 
-# What becomes a status; anything else is an error of ours, which ends that request alone.
-_FAILURES: Final = (Refusal, PeerError, TimeoutError, ConnectionError)
 _CODES: Final = {int(code.value[0]): code for code in grpc.StatusCode}
 
 
@@ -62,25 +67,46 @@ class PubSub:
     """All that serves clients, over one connection to the broker."""
 
     def __init__(self, node: Node, settings: Settings) -> None:
+        self._settings = settings
         self.catalogue = Catalogue(node)
         self.topics = Topics(node, self.catalogue)
         self.subscriptions = Subscriptions(
             node, self.catalogue, self.topics, Budget(settings.max_held), self._forward
         )
+        self._dead_letters = DeadLetters(node, self.topics, self.subscriptions)
         self.publishing = Publishing(node, self.topics, self.subscriptions)
+        self.seeking = Seeking(node, self.catalogue, self.topics, self.subscriptions)
         self.streams = Streams(self.subscriptions, settings)
         self.methods: Methods = methods_of(
-            self.topics, self.publishing, self.subscriptions, Pulling(self.subscriptions)
+            self.topics,
+            self.publishing,
+            self.subscriptions,
+            Pulling(self.subscriptions),
+            self.seeking,
         )
 
     async def _forward(self, feed: Feed, delivery: Delivery) -> bool:
-        return False
+        return await self._dead_letters.forward(feed, delivery)
 
     async def begin(self) -> None:
-        """Reads what there is, and mends what a killed door has left half done."""
+        """Reads what there is, mends what a killed door has left half done, and makes what the
+        configuration lists."""
         await self.catalogue.load()
         await self.topics.recover()
         await self.subscriptions.recover()
+        try:
+            for name in self._settings.topics or ():
+                await self._make_topic(name)
+            for name, topic in self._settings.subscriptions or ():
+                await self._make_topic(topic)
+                if self.catalogue.find("subscription", name) is None:
+                    await self.subscriptions.create(Subscription(name=name, topic=topic))
+        except Refusal as refusal:
+            raise ConfigError(f"pubsub.topics, pubsub.subscriptions: {refusal.detail}") from None
+
+    async def _make_topic(self, name: str) -> None:
+        if self.catalogue.find("topic", name) is None:
+            await self.topics.create(Topic(name=name))
 
     async def watch(self) -> None:
         """Looks at deadlines, for as long as the door runs."""
@@ -88,23 +114,38 @@ class PubSub:
             await asyncio.sleep(1 / SLOTS)
             self.subscriptions.sweep(time.monotonic())
 
+    async def expire(self) -> None:
+        """Deletes what has expired, for as long as the door runs."""
+        while True:
+            await asyncio.sleep(EXPIRE_S)
+            try:
+                await self.seeking.expire(clock_ms())
+                await self.subscriptions.expire(clock_ms())
+            except (PeerError, TimeoutError, ConnectionError) as error:
+                log.warning("what has expired is looked for again in a while: %s", error)
+
 
 # --- gRPC -----------------------------------------------------------------------------------------
 
 
-def refusal_for(error: Exception) -> Refusal:
-    """What a client is told of a failure."""
+def refusal_for(error: Exception) -> Refusal | None:
+    """What a client is told of a failure; none of an error of ours."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, ClosedError):
-        return Refusal(Code.UNAVAILABLE, "The door is closing.")
+        return Refusal(Code.UNAVAILABLE, "The door is closing: try again.")
     if isinstance(error, PeerError):
         return refusal_of(error)
-    return Refusal(Code.UNAVAILABLE, f"The broker does not answer: {error}")
+    if isinstance(error, TimeoutError | ConnectionError):
+        return Refusal(Code.UNAVAILABLE, f"The broker does not answer: {error}")
+    return None
 
 
 async def _abort(context: Any, error: Exception) -> None:
     refusal = refusal_for(error)
+    if refusal is None:
+        log.error("a request has failed by an error of ours", exc_info=error)
+        refusal = Refusal(Code.INTERNAL, "Internal error: the log of the door says more.")
     trailer = ((STATUS_DETAILS, status_details(refusal)),) if refusal.has_info else ()
     await context.abort(_CODES[int(refusal.code)], refusal.detail, trailer)
 
@@ -115,7 +156,7 @@ def _unary(method: Method) -> Any:
     async def answer(request: Any, context: Any) -> Any:
         try:
             return await call(request)
-        except _FAILURES as error:
+        except Exception as error:
             await _abort(context, error)
 
     return grpc.unary_unary_rpc_method_handler(
@@ -127,7 +168,7 @@ def _streaming(run: Callable[[AsyncIterator[Any], Any], Awaitable[None]]) -> Any
     async def answer(requests: AsyncIterator[Any], context: Any) -> None:
         try:
             await run(requests, context.write)
-        except _FAILURES as error:
+        except Exception as error:
             await _abort(context, error)
 
     return grpc.stream_stream_rpc_method_handler(
@@ -148,10 +189,10 @@ def _services(door: PubSub) -> list[Any]:
     ]
 
 
-def _options(settings: Settings) -> list[tuple[str, int]]:
+def _options() -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", 0),  # two doors on one port would each have some of the clients
-        ("grpc.max_receive_message_length", settings.max_request),
+        ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
         ("grpc.max_send_message_length", -1),
         # Clients that ask often whether the server is there are not cut for it.
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -183,16 +224,17 @@ async def _serve(config: Config, name: str) -> None:
     async with connect(await find_broker(config), name, timeout=CONNECT_S, max_lease=0) as node:
         door = PubSub(node, settings)
         await door.begin()
-        server = grpc.aio.server(options=_options(settings), maximum_concurrent_rpcs=REQUESTS_MAX)
+        server = grpc.aio.server(options=_options(), maximum_concurrent_rpcs=REQUESTS_MAX)
         server.add_generic_rpc_handlers(tuple(_services(door)))
         host, port = _listen(server, config)
         await server.start()
         said = {"address": listen_text(host, port)}
         say_open(config, DOOR, name, port, **said)
-        watching = asyncio.ensure_future(door.watch())
+        watching = [asyncio.ensure_future(door.watch()), asyncio.ensure_future(door.expire())]
         settle_memory()
         await _until_told()
-        watching.cancel()
+        for task in watching:
+            task.cancel()
         await server.stop(STOP_S)
 
 
