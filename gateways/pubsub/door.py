@@ -14,7 +14,7 @@ NAMES_MAX: Final = 10_000  # topics, or subscriptions, that the configuration li
 STREAMS_MAX: Final = 65_536
 MESSAGES_MAX: Final = 1_000_000
 BYTES_MAX: Final = 1 << 40
-REQUEST_BYTES_MAX: Final = 64 * 1_048_576
+HELD_MAX: Final = 100_000_000
 
 # The client's side of HTTP/2: its preface, and an empty frame of settings.
 _HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
@@ -32,8 +32,6 @@ def _whole(least: int, most: int) -> Any:
 
 def _topics(name: str, value: object) -> tuple[str, ...]:
     """The names of topics in a list."""
-    if value == ():
-        return ()
     given = checks.tuple_of(name, value, NAMES_MAX, least=0)
     return tuple(_resource(name, "topics", each) for each in given)
 
@@ -59,7 +57,7 @@ def _resource(name: str, kind: str, value: object) -> str:
     if len(parts) != 4 or parts[0] != "projects" or parts[2] != kind or not all(parts):
         raise PeerError(
             "bad_request",
-            f"{name} has {checks.shown(text)}, which is not like projects/my-project/{kind}/my-name",
+            f"{name} has {checks.shown(text)}, which is not like projects/shop/{kind}/orders",
         )
     return text
 
@@ -87,11 +85,14 @@ class Settings:
         _rest,
         "where REST listens: `next` is the port after that of `listen`; empty: nowhere",
     )
-    topics: tuple[str, ...] = setting((), _topics, "topics that exist from the start", _read_list)
-    subscriptions: tuple[tuple[str, str], ...] = setting(
-        (),
+    topics: tuple[str, ...] | None = setting(
+        None, _topics, "topics that exist from the start, by their whole names", _read_list
+    )
+    subscriptions: tuple[tuple[str, str], ...] | None = setting(
+        None,
         _subscriptions,
-        "subscriptions that exist from the start, with their topics",
+        "subscriptions that exist from the start, each with its topic; in a variable as "
+        "`SUBSCRIPTION=TOPIC`, between commas",
         _read_pairs,
     )
     max_streams: int = setting(
@@ -109,13 +110,8 @@ class Settings:
     )
     max_held: int = setting(
         1_000_000,
-        _whole(1, MESSAGES_MAX * 100),
+        _whole(1, HELD_MAX),
         "messages that all clients together may have unacknowledged; past it nobody gets more",
-    )
-    max_request: int = setting(
-        10_485_760 + 65_536,
-        _whole(65_536, REQUEST_BYTES_MAX),
-        "bytes of a request; a longer one is refused",
     )
 
 

@@ -119,8 +119,8 @@ class Feed:
     """Hands out the messages of one subscription."""
 
     def __init__(
-        self, node: Node, name: str, topic: str, receiver: str, uid: str, terms: Terms,
-        budget: Budget, forward: Forward,
+        self, node: Node, name: str, topic: str, receiver: str, uid: str, generation: int,
+        terms: Terms, budget: Budget, forward: Forward,
     ) -> None:  # fmt: skip
         self.name = name
         self.topic = topic  # as the broker calls it
@@ -128,7 +128,8 @@ class Feed:
         self.uid = uid
         self.terms = terms
         self.holds = Holds(budget)
-        self.used_s = time.monotonic()  # when a client last did something with it
+        self.generation = generation  # how often it was moved by a seek
+        self.used_ms = clock_ms()  # when a client last did something with it
         self._tag = uid[:TAG_CHARACTERS]
         self._node = node
         self._budget = budget
@@ -149,8 +150,7 @@ class Feed:
 
     def join(self, taker: Taker) -> None:
         """Somebody takes messages from now on."""
-        if self._refusal is not None:
-            raise self._refusal
+        self._check_open()
         taker.feed = self
         self._takers.append(taker)
         self.wake()
@@ -185,6 +185,17 @@ class Feed:
             taker.fail(refusal)
         self.holds.release_all()
         self._shrink()
+
+    def moved(self, generation: int) -> None:
+        """The subscription was moved by a seek: what is held is nobody's any more."""
+        self.generation = generation
+        self.holds.release_all()
+        self.wake()
+
+    @property
+    def is_in_use(self) -> bool:
+        """Does anybody take messages?"""
+        return bool(self._takers)
 
     def _wanted(self) -> int:
         """How many messages to ask the broker for."""
@@ -279,17 +290,22 @@ class Feed:
     async def _sifted(self, endpoint: Endpoint, pulled: list[Delivery]) -> list[Delivery]:
         """What of the pulled messages is for takers; the rest is acknowledged, or a dead letter."""
         terms, now_ms = self.terms, clock_ms()
-        left, over = [], []
+        left, over, dead = [], [], []
         for delivery in pulled:
-            if not terms.wants(delivery, now_ms) or (
-                terms.is_dead(delivery) and await self._forward(self, delivery)
-            ):
-                over.append(delivery.sequence)
-                endpoint.freed(size_of(delivery))
+            if not terms.wants(delivery, now_ms):
+                over.append(delivery)
+            elif terms.is_dead(delivery):
+                dead.append(delivery)
             else:
                 left.append(delivery)
+        if dead:
+            moved = await asyncio.gather(*(self._forward(self, delivery) for delivery in dead))
+            for delivery, is_moved in zip(dead, moved, strict=True):
+                (over if is_moved else left).append(delivery)
         if over:
-            self._acks.add(over)
+            for delivery in over:
+                endpoint.freed(size_of(delivery))
+            self._acks.add(delivery.sequence for delivery in over)
         return left
 
     def _hand_out(self, endpoint: Endpoint, deliveries: list[Delivery]) -> None:
@@ -385,7 +401,7 @@ class Feed:
             self._extension(0.0).add(sequences)
 
     def _check_open(self) -> None:
-        self.used_s = time.monotonic()
+        self.used_ms = clock_ms()
         if self._refusal is not None:
             raise self._refusal
 

@@ -9,7 +9,8 @@ from google.pubsub_v1.types import pubsub as types
 from asterism.errors import PeerError
 from asterism.gateways.pubsub import rules
 from asterism.gateways.pubsub.catalogue import Record
-from asterism.gateways.pubsub.messages import header_of
+from asterism.gateways.pubsub.messages import encoded
+from asterism.gateways.pubsub.schema_rpcs import Schemas
 from asterism.gateways.pubsub.subscriptions import Subscriptions
 from asterism.gateways.pubsub.topics import Topics
 from asterism.message import Header, Mode, Status
@@ -27,10 +28,13 @@ Encoded = tuple[bytes, bytes]
 class Publishing:
     """What publishers ask."""
 
-    def __init__(self, node: Node, topics: Topics, subscriptions: Subscriptions) -> None:
+    def __init__(
+        self, node: Node, topics: Topics, subscriptions: Subscriptions, schemas: Schemas
+    ) -> None:
         self._node = node
         self._topics = topics
         self._subscriptions = subscriptions
+        self._schemas = schemas
         self._plain: dict[str, bytes] = {}  # headers by subject
         self._asks_nothing = Header(Mode.DURABLE, Status.PROCESSED, ("publish",))
 
@@ -38,6 +42,8 @@ class Publishing:
         """Publishes messages; they are on disk when this returns."""
         rules.check_publish(request)
         topic = self._topics.get(request.topic)
+        if topic.resource.HasField("schema_settings"):
+            await self._schemas.enforce(topic.resource.schema_settings, request.messages)
         sequences = await self.send(topic, request.messages)
         return PublishResponse(message_ids=[str(sequence) for sequence in sequences])
 
@@ -68,20 +74,20 @@ class Publishing:
         if plain is None:
             if len(self._plain) >= PLAIN_MAX:
                 self._plain.clear()
-            plain = self._plain[subject] = header_of(subject, {}, "", False)
+            plain = self._plain[subject] = encoded(subject, {}, "", False, b"")[0]
         for message in messages:
             attributes, key = message.attributes, message.ordering_key
             if attributes or key:
-                yield header_of(subject, attributes, key, is_ordered), message.data
+                yield encoded(subject, attributes, key, is_ordered, message.data)
             else:
                 yield plain, message.data
 
 
-def _chunks(encoded: Iterator[Encoded]) -> Iterator[tuple[list[Encoded], int]]:
+def _chunks(messages: Iterator[Encoded]) -> Iterator[tuple[list[Encoded], int]]:
     """Messages in parts that are sent one at a time, with the size of each part."""
     chunk: list[Encoded] = []
     size = 0
-    for each in encoded:
+    for each in messages:
         own = len(each[0]) + len(each[1])
         if chunk and (size + own > CHUNK_BYTES or len(chunk) >= CHUNK_MESSAGES):
             yield chunk, size

@@ -1,6 +1,6 @@
 """Every method that a client can call but StreamingPull, by its name: for gRPC and REST alike."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from google.protobuf import empty_pb2
@@ -8,6 +8,7 @@ from google.pubsub_v1.types import pubsub as types
 
 from asterism.gateways.pubsub.publishing import Publishing
 from asterism.gateways.pubsub.pulling import Pulling
+from asterism.gateways.pubsub.seeking import Seeking
 from asterism.gateways.pubsub.subscriptions import Subscriptions
 from asterism.gateways.pubsub.topics import Topics
 
@@ -32,14 +33,26 @@ class Method(NamedTuple):
     call: Call
 
 
-Methods = Mapping[str, Method]
-
-
 def methods_of(
-    topics: Topics, publishing: Publishing, subscriptions: Subscriptions, pulling: Pulling
+    topics: Topics,
+    publishing: Publishing,
+    subscriptions: Subscriptions,
+    pulling: Pulling,
+    seeking: Seeking,
 ) -> dict[str, Method]:
     """The methods, by ``SERVICE/METHOD``."""
-    publisher = {
+    publisher = _publisher(topics, publishing, subscriptions)
+    subscriber = {**_subscriber(subscriptions, pulling), **_seeker(seeking)}
+    return {
+        **{f"{PUBLISHER}/{name}": method for name, method in publisher.items()},
+        **{f"{SUBSCRIBER}/{name}": method for name, method in subscriber.items()},
+    }
+
+
+def _publisher(
+    topics: Topics, publishing: Publishing, subscriptions: Subscriptions
+) -> dict[str, Method]:
+    return {
         "CreateTopic": _method(types.Topic, types.Topic, topics.create),
         "UpdateTopic": _method(types.UpdateTopicRequest, types.Topic, topics.update),
         "Publish": _method(types.PublishRequest, types.PublishResponse, publishing.publish),
@@ -64,7 +77,10 @@ def methods_of(
             subscriptions.detach,
         ),
     }
-    subscriber = {
+
+
+def _subscriber(subscriptions: Subscriptions, pulling: Pulling) -> dict[str, Method]:
+    return {
         "CreateSubscription": _method(types.Subscription, types.Subscription, subscriptions.create),
         "GetSubscription": _method(
             types.GetSubscriptionRequest, types.Subscription, subscriptions.get_subscription
@@ -85,9 +101,18 @@ def methods_of(
             types.ModifyPushConfigRequest, None, subscriptions.modify_push_config
         ),
     }
+
+
+def _seeker(seeking: Seeking) -> dict[str, Method]:
     return {
-        **{f"{PUBLISHER}/{name}": method for name, method in publisher.items()},
-        **{f"{SUBSCRIBER}/{name}": method for name, method in subscriber.items()},
+        "GetSnapshot": _method(types.GetSnapshotRequest, types.Snapshot, seeking.get_snapshot),
+        "ListSnapshots": _method(
+            types.ListSnapshotsRequest, types.ListSnapshotsResponse, seeking.list_all
+        ),
+        "CreateSnapshot": _method(types.CreateSnapshotRequest, types.Snapshot, seeking.create),
+        "UpdateSnapshot": _method(types.UpdateSnapshotRequest, types.Snapshot, seeking.update),
+        "DeleteSnapshot": _method(types.DeleteSnapshotRequest, None, seeking.delete),
+        "Seek": _method(types.SeekRequest, types.SeekResponse, seeking.seek),
     }
 
 

@@ -2,7 +2,6 @@
 
 import logging
 import secrets
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -21,10 +20,12 @@ from asterism.gateways.pubsub.pages import page_of
 from asterism.gateways.pubsub.terms import terms_of
 from asterism.gateways.pubsub.topics import Topics
 from asterism.sdk.aio import Node
+from asterism.sdk.connection import clock_ms
 
 ListSubscriptionsResponse: Final[Any] = types.ListSubscriptionsResponse.pb()
 DetachSubscriptionResponse: Final[Any] = types.DetachSubscriptionResponse.pb()
 Subscription: Final[Any] = types.Subscription.pb()
+USES_NOTED: Final = 24  # times in its time to live a use of a subscription is written down, at most
 ID_BYTES: Final = 8  # of a name that a client left out
 log = logging.getLogger("asterism.pubsub")
 
@@ -42,7 +43,7 @@ class Subscriptions:
         self._topics = topics
         self._budget = budget
         self._forward = forward
-        self._feeds: dict[str, Feed] = {}  # by uid
+        self.feeds: dict[str, Feed] = {}  # by uid
         self._ordered: set[str] = set()  # uids of topics with a subscription that promises order
         # Who wants to know that a subscription was made or changed, or is gone.
         self.listeners: list[Listener] = []
@@ -65,12 +66,12 @@ class Subscriptions:
         """The same, by its record."""
         if record.facts.get("detached"):
             raise _detached(record.name)
-        feed = self._feeds.get(record.uid)
+        feed = self.feeds.get(record.uid)
         if feed is None:
             facts = record.facts
-            feed = self._feeds[record.uid] = Feed(
+            feed = self.feeds[record.uid] = Feed(
                 self._node, record.name, facts["stored"], facts["receiver"], record.uid,
-                terms_of(record.resource), self._budget, self._forward,
+                facts.get("generation", 0), terms_of(record.resource), self._budget, self._forward,
             )  # fmt: skip
         return feed
 
@@ -91,15 +92,36 @@ class Subscriptions:
 
     def sweep(self, now_s: float) -> None:
         """Looks at all deadlines."""
-        for feed in self._feeds.values():
+        for feed in self.feeds.values():
             feed.sweep(now_s)
+
+    async def expire(self, now_ms: int) -> None:
+        """Notes which subscriptions are in use, and deletes those that were not for too long."""
+        for record in self.records():
+            ttl = record.resource.expiration_policy.ttl
+            ttl_ms = rules.duration_ms(ttl)
+            if not ttl_ms or record.facts.get("detached"):
+                continue
+            feed = self.feeds.get(record.uid)
+            used_ms = record.facts["used_ms"]
+            if record.resource.push_config.push_endpoint or (feed is not None and feed.is_in_use):
+                used_ms = now_ms
+            elif feed is not None:
+                used_ms = max(used_ms, feed.used_ms)
+            async with self._catalogue.changing:
+                if self._catalogue.by_uid(record.uid) is not record:
+                    continue
+                if now_ms - used_ms > ttl_ms:
+                    log.info("%s has expired: nobody used it", record.name)
+                    await self.remove(record)
+                elif used_ms - record.facts["used_ms"] > ttl_ms // USES_NOTED:
+                    await self.mark(record, used_ms=used_ms)
 
     async def recover(self) -> None:
         """Makes what is missing at the broker, and drops what is left over there."""
         by_topic: dict[str, list[Record]] = {}
         for record in self.records():
             by_topic.setdefault(record.facts["stored"], []).append(record)
-            self._note(record)
         for stored, records in by_topic.items():
             try:
                 there = {each.name for each in await self._node.list_receivers(stored)}
@@ -116,6 +138,8 @@ class Subscriptions:
                     await self._make(record)
             longest_ms = max(_retention_ms(record.resource) for record in records)
             await self._topics.keep_for(stored, longest_ms)
+            for record in records:
+                self._note(record)
 
     def _note(self, record: Record) -> None:
         if record.resource.enable_message_ordering and not record.facts.get("detached"):
@@ -157,7 +181,7 @@ class Subscriptions:
                 raise
 
     def _end_feed(self, record: Record, refusal: Refusal) -> None:
-        feed = self._feeds.pop(record.uid, None)
+        feed = self.feeds.pop(record.uid, None)
         if feed is not None:
             feed.end(refusal)
 
@@ -184,7 +208,7 @@ class Subscriptions:
                 "topic_uid": topic.uid,
                 "stored": topic.facts["stored"],
                 "receiver": broker_name(read_name(resource.name, Kind.SUBSCRIPTION)),
-                "used_ms": _now_ms(),
+                "used_ms": clock_ms(),
             }
             await self._topics.keep_for(topic.facts["stored"], _retention_ms(resource))
             await self._catalogue.put(record)
@@ -240,11 +264,17 @@ class Subscriptions:
         await self._topics.keep_for(record.facts["stored"], _retention_ms(resource))
         after = record.changed(resource)
         await self._catalogue.put(after)
-        feed = self._feeds.get(record.uid)
+        feed = self.feeds.get(record.uid)
         if feed is not None:
             feed.change(terms_of(resource))
         self._note(after)
         return self.shown(after)
+
+    async def mark(self, record: Record, **facts: Any) -> Record:
+        """Notes something of a subscription; the caller keeps others from changing."""
+        after = record.changed(record.resource, **facts)
+        await self._catalogue.put(after)
+        return after
 
     async def delete(self, request: Any) -> Any:
         """Deletes a subscription, and drops its messages."""
@@ -283,7 +313,3 @@ def _detached(name: str) -> Refusal:
 
 def _retention_ms(subscription: Any) -> int:
     return rules.duration_ms(subscription.message_retention_duration)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
