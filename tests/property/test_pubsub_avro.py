@@ -29,7 +29,7 @@ KINDS: st.SearchStrategy[Any] = st.recursive(
     ),
     lambda inner: st.one_of(
         st.tuples(st.sampled_from(["array", "map"]), inner),
-        st.tuples(st.just("record"), st.lists(inner, min_size=1, max_size=3)),
+        st.tuples(st.just("record"), st.lists(inner, max_size=3)),
         st.tuples(st.just("union"), inner),
     ),
     max_leaves=8,
@@ -104,12 +104,34 @@ def test_what_the_library_writes_as_binary_is_of_the_schema(message: tuple[Any, 
     assert is_of(message[0], encoded(*message))
 
 
+def as_json(definition: Any, value: Any) -> Any:
+    """A value in the JSON encoding. The library's own loses empty records and empty keys."""
+    if isinstance(definition, list):
+        if value is None:
+            return None
+        (kind,) = definition[1:]
+        name = kind if isinstance(kind, str) else kind.get("name", kind["type"])
+        return {name: as_json(kind, value)}
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if isinstance(definition, str):
+        return value
+    match definition["type"]:
+        case "array":
+            return [as_json(definition["items"], item) for item in value]
+        case "map":
+            return {key: as_json(definition["values"], item) for key, item in value.items()}
+        case "record":
+            fields = definition["fields"]
+            return {each["name"]: as_json(each["type"], value[each["name"]]) for each in fields}
+    return value
+
+
 @given(MESSAGES)
-def test_what_the_library_writes_as_json_is_of_the_schema(message: tuple[Any, Any]) -> None:
+def test_a_value_as_json_is_of_the_schema(message: tuple[Any, Any]) -> None:
     definition, value = message
-    written = io.StringIO()
-    fastavro.json_writer(written, definition, [value])
-    read_schema(json.dumps(definition)).check_json(written.getvalue().encode())
+    data = json.dumps(as_json(definition, value)).encode()
+    read_schema(json.dumps(definition)).check_json(data)
 
 
 @settings(max_examples=300)
@@ -124,7 +146,7 @@ def test_what_is_taken_can_be_read_and_what_is_cut_short_is_not_taken(
     for candidate in (changed, whole[:at]):
         if is_of(definition, candidate):
             read = io.BytesIO(candidate)
-            fastavro.schemaless_reader(read, definition)  # type: ignore[call-arg]
+            fastavro.schemaless_reader(read, definition)
             assert read.tell() == len(candidate)
 
 
