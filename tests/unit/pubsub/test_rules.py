@@ -65,6 +65,7 @@ def test_a_topic_with_all_that_it_may_have_passes() -> None:
         ({"labels": {"a" * 64: "x"}}, "is not valid"),
         ({"labels": {f"a{number}": "" for number in range(65)}}, "over 64"),
         ({"tags": {f"a{number}": "" for number in range(65)}}, "over 50"),
+        ({"kms_key_name": "k" * 1_048_576}, "bytes: it may have 1048576"),
     ],
 )
 def test_a_topic_that_breaks_a_rule_is_refused(fields: dict[str, Any], part: str) -> None:
@@ -112,6 +113,7 @@ def test_a_subscription_needs_no_more_than_a_topic() -> None:
 @pytest.mark.parametrize(
     ("fields", "part"),
     [
+        ({"labels": {"a": "x" * 1_048_576}}, "The Subscription has"),
         ({"name": "sub"}, "is not the name of a subscription"),
         ({"topic": ""}, "is not the name of a topic"),
         ({"ack_deadline_seconds": 9}, "from 10 to 600, not 9"),
