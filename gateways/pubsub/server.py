@@ -69,6 +69,11 @@ class Places:
     def address(self) -> str:
         return listen_text(self.host, self.port)
 
+    @property
+    def is_rest_local(self) -> bool:
+        """Can this machine alone reach REST?"""
+        return self.rest is None or place_of(self.rest.getsockname()[0]).is_local
+
     def _rest(self, config: Config, listen: str) -> socket.socket | None:
         """The socket of REST, if it has one."""
         if not listen:
@@ -134,7 +139,7 @@ async def _serve(config: Config, name: str) -> None:
         _listen(server, places)
         await server.start()
         said = {"address": places.address}
-        rest = RestServer(door.methods, refusal_for, place_of(places.host).is_local)
+        rest = RestServer(door.methods, refusal_for, places.is_rest_local)
         if places.rest is not None:
             said["rest_url"] = f"http://{listen_text(*places.rest.getsockname()[:2])}"
             await rest.start(places.rest)
