@@ -325,8 +325,13 @@ def check_publish(request: Any) -> None:
     size = request.ByteSize()
     if size > REQUEST_BYTES_MAX:
         raise invalid(f"The request has {size} bytes: it may have {REQUEST_BYTES_MAX}.")
+    key = request.messages[0].ordering_key
     for message in request.messages:
         check_message(message)
+        if message.ordering_key != key:
+            raise invalid(
+                "All messages of a request must have the same ordering_key, or none of them one."
+            )
 
 
 def check_message(message: Any) -> None:
@@ -337,6 +342,8 @@ def check_message(message: Any) -> None:
     if len(attributes) > ATTRIBUTES_MAX:
         raise invalid(f"A message has {len(attributes)} attributes, over {ATTRIBUTES_MAX}.")
     for key, value in attributes.items():
+        if not key:
+            raise invalid("An attribute of a message has an empty key.")
         if _size(key) > ATTRIBUTE_KEY_BYTES_MAX:
             raise invalid(
                 f"The attribute key {checks.shown(key)} has {_size(key)} bytes, over "
