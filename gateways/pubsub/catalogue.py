@@ -30,7 +30,7 @@ from asterism.settings import TTL_MS_MAX
 TOPIC: Final = "asterism.pubsub"
 VERSION: Final = 1
 UID_BYTES: Final = 8
-ENTRY_BYTES_MAX: Final = 4 * 1_048_576
+ENTRY_BYTES_MAX: Final = 8 * 1_048_576  # a schema has 20 revisions of 300 KiB
 START: Final = "start"  # the subject of the entry behind all those that a door reads first
 KINDS: Final[dict[str, Any]] = {
     "topic": types.Topic.pb(),

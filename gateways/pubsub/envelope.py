@@ -70,6 +70,7 @@ def _unwrapped(message: Any, subscription: str, with_metadata: bool) -> Posted:
             "x-goog-pubsub-message-id": message.message_id,
             "x-goog-pubsub-publish-time": _time_of(message),
             "x-goog-pubsub-ordering-key": message.ordering_key,
+            "x-goog-ordering-key": message.ordering_key,  # as Google's emulator has it
         }
         for name, value in [*metadata.items(), *_fit(message.attributes)]:
             key = name.lower().encode()

@@ -1,7 +1,7 @@
 """The filter language of subscriptions: which messages they get, by attributes alone. Pure.
 
     filter     = term { "AND" term } | term { "OR" term }
-    term       = { "NOT" } ( "(" filter ")" | test )
+    term       = { "NOT" | "-" } ( "(" filter ")" | test )
     test       = "attributes" ":" key                       the message has the attribute
                | "attributes" "." key ( "=" | "!=" ) text   it has this value, or has not
                | "hasPrefix" "(" "attributes" "." key "," text ")"
@@ -86,8 +86,7 @@ class _Parser:
 
     def _read_term(self) -> Filter:
         is_opposite = False
-        while self._token[:2] == ("word", "NOT"):
-            self._take()
+        while self._take_not():
             is_opposite = not is_opposite
         if self._token[:2] == ("sign", "("):
             self._take()
@@ -96,6 +95,14 @@ class _Parser:
         else:
             found = self._read_test()
         return _opposite(found) if is_opposite else found
+
+    def _take_not(self) -> bool:
+        """Takes a NOT if there is one; a minus is one too, and may stand close to what follows."""
+        kind, value, begin = self._token
+        if kind != "word" or not (value == "NOT" or value.startswith("-")):
+            return False
+        self._token = self._next(begin + (1 if value.startswith("-") else len(value)))
+        return True
 
     def _read_test(self) -> Filter:
         if self._token[:2] == ("word", "hasPrefix"):

@@ -1,4 +1,4 @@
-"""Pages of listings, in the order of names. Pure.
+"""Pages of listings, in the order of names and within what a client takes at a time. Pure.
 
 A page token is the last name of the page before, quoted: what is created or deleted between two
 pages neither repeats nor hides anything else.
@@ -7,13 +7,14 @@ pages neither repeats nor hides anything else.
 import base64
 import binascii
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from asterism.gateways.pubsub.errors import invalid
 
 PAGE_SIZE: Final = 100  # where a request does not say
 PAGE_SIZE_MAX: Final = 1_000  # a larger page is asked for in vain
+PAGE_BYTES_MAX: Final = 3_500_000  # of what is listed: clients take no answer over 4 MiB
 TOKEN_CHARACTERS_MAX: Final = 1_024
 
 
@@ -24,15 +25,29 @@ class Page(NamedTuple):
     next_page_token: str
 
 
-def page_of(names: Iterable[str], page_size: int, page_token: str) -> Page:
-    """The page that a request asks for, of names in any order."""
+def page_of(
+    names: Iterable[str],
+    page_size: int,
+    page_token: str,
+    bytes_of: Callable[[str], int] = len,
+) -> Page:
+    """The page that a request asks for, of names in any order.
+
+    ``bytes_of`` says how large what is listed for a name is. A page has one name at least.
+    """
     if page_size < 0:
         raise invalid(f"page_size must not be negative, and is {page_size}.")
     size = min(page_size or PAGE_SIZE, PAGE_SIZE_MAX)
     ordered = sorted(names)
     begin = bisect_right(ordered, _read_token(page_token)) if page_token else 0
     found = ordered[begin : begin + size]
-    is_last = begin + size >= len(ordered)
+    held = 0
+    for at, name in enumerate(found):
+        held += bytes_of(name)
+        if held > PAGE_BYTES_MAX and at:
+            del found[at:]
+            break
+    is_last = begin + len(found) >= len(ordered)
     return Page(found, "" if is_last else _token_of(found[-1]))
 
 

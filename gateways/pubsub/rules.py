@@ -45,6 +45,7 @@ BACKOFF_MAX_SECONDS: Final = 600
 ATTEMPTS: Final = 5  # where a dead-letter policy does not say
 ATTEMPTS_MIN: Final = 5
 ATTEMPTS_MAX: Final = 100
+RESOURCE_BYTES_MAX: Final = 1_048_576  # of a topic, subscription or snapshot, as it is encoded
 LABELS_MAX: Final = 64
 LABEL_CHARACTERS_MAX: Final = 63
 TAGS_MAX: Final = 50
@@ -104,6 +105,13 @@ def _check_labels(labels: Mapping[str, str]) -> None:
             )
 
 
+def _check_size(resource: Any) -> None:
+    size = resource.ByteSize()
+    if size > RESOURCE_BYTES_MAX:
+        kind = resource.DESCRIPTOR.name
+        raise invalid(f"The {kind} has {size} bytes: it may have {RESOURCE_BYTES_MAX}.")
+
+
 def _check_tags(tags: Mapping[str, str]) -> None:
     if len(tags) > TAGS_MAX:
         raise invalid(f"tags has {len(tags)} entries, over {TAGS_MAX}.")
@@ -121,6 +129,7 @@ def _unimplemented(field: str) -> Refusal:
 def check_topic(topic: Any) -> None:
     """A topic that is to be created, or as an update makes it."""
     read_name(topic.name, Kind.TOPIC)
+    _check_size(topic)
     _check_labels(topic.labels)
     _check_tags(topic.tags)
     if topic.HasField("message_retention_duration"):
@@ -153,6 +162,7 @@ def fill_topic(topic: Any) -> None:
 
 def check_snapshot(request: Any) -> None:
     """A ``CreateSnapshotRequest``; its name may be left out."""
+    _check_size(request)
     if request.name:
         read_name(request.name, Kind.SNAPSHOT)
     read_name(request.subscription, Kind.SUBSCRIPTION)
@@ -163,6 +173,7 @@ def check_snapshot(request: Any) -> None:
 def check_snapshot_update(snapshot: Any) -> None:
     """A snapshot as an update makes it."""
     read_name(snapshot.name, Kind.SNAPSHOT)
+    _check_size(snapshot)
     _check_labels(snapshot.labels)
 
 
@@ -171,6 +182,7 @@ def check_snapshot_update(snapshot: Any) -> None:
 
 def check_subscription(subscription: Any, is_new: bool = True) -> None:
     """A subscription that is to be created (its name may be left out), or as an update makes it."""
+    _check_size(subscription)
     if subscription.name or not is_new:
         read_name(subscription.name, Kind.SUBSCRIPTION)
     if is_new:  # that of an old one may have been deleted
@@ -313,8 +325,13 @@ def check_publish(request: Any) -> None:
     size = request.ByteSize()
     if size > REQUEST_BYTES_MAX:
         raise invalid(f"The request has {size} bytes: it may have {REQUEST_BYTES_MAX}.")
+    key = request.messages[0].ordering_key
     for message in request.messages:
         check_message(message)
+        if message.ordering_key != key:
+            raise invalid(
+                "All messages of a request must have the same ordering_key, or none of them one."
+            )
 
 
 def check_message(message: Any) -> None:
@@ -325,6 +342,8 @@ def check_message(message: Any) -> None:
     if len(attributes) > ATTRIBUTES_MAX:
         raise invalid(f"A message has {len(attributes)} attributes, over {ATTRIBUTES_MAX}.")
     for key, value in attributes.items():
+        if not key:
+            raise invalid("An attribute of a message has an empty key.")
         if _size(key) > ATTRIBUTE_KEY_BYTES_MAX:
             raise invalid(
                 f"The attribute key {checks.shown(key)} has {_size(key)} bytes, over "

@@ -6,7 +6,7 @@ one first. So every change of it is one entry, on disk whole or not at all.
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from google.protobuf import empty_pb2
@@ -23,7 +23,7 @@ from asterism.gateways.pubsub.names import (
     read_name,
     read_project,
 )
-from asterism.gateways.pubsub.pages import page_of
+from asterism.gateways.pubsub.pages import Page, page_of
 from asterism.gateways.pubsub.schemas import (
     CHECKERS_MAX,
     REVISIONS_MAX,
@@ -164,25 +164,26 @@ class Schemas:
 
     async def list_schemas(self, request: Any) -> Any:
         """The schemas of a project, each as its last revision has it."""
-        names = self._names(read_project(request.parent))
-        page = page_of(names, request.page_size, request.page_token)
         named = self._catalogue.named(KIND)
-        is_full = request.view == _FULL
+        names = self._names(read_project(request.parent))
+        shown = {name: _viewed(named[name].resource, request.view == _FULL) for name in names}
+        page = _page_of(shown, request)
         return ListSchemasResponse(
-            schemas=[_viewed(named[name].resource, is_full) for name in page.names],
-            next_page_token=page.next_page_token,
+            schemas=[shown[name] for name in page.names], next_page_token=page.next_page_token
         )
 
     async def list_revisions(self, request: Any) -> Any:
         """The revisions of a schema, the last one first."""
         revisions = _revisions_of(self._get(request.name))
         # In the order of names, by which pages go, the last one comes first.
-        ordered = {f"{at:04}/{each.revision_id}": each for at, each in enumerate(revisions)}
-        page = page_of(ordered, request.page_size, request.page_token)
         is_full = request.view == _FULL
+        shown = {
+            f"{at:04}/{each.revision_id}": _viewed(each, is_full)
+            for at, each in enumerate(revisions)
+        }
+        page = _page_of(shown, request)
         return ListSchemaRevisionsResponse(
-            schemas=[_viewed(ordered[key], is_full) for key in page.names],
-            next_page_token=page.next_page_token,
+            schemas=[shown[key] for key in page.names], next_page_token=page.next_page_token
         )
 
     async def validate_schema(self, request: Any) -> Any:
@@ -277,6 +278,12 @@ def _viewed(schema: Any, is_full: bool) -> Any:
     brief.ClearField("definition")
     brief.ClearField("compiled_proto_schema")
     return brief
+
+
+def _page_of(shown: Mapping[str, Any], request: Any) -> Page:
+    return page_of(
+        shown, request.page_size, request.page_token, lambda name: int(shown[name].ByteSize())
+    )
 
 
 def _unread() -> Refusal:

@@ -79,7 +79,12 @@ class Seeking:
         prefix = f"projects/{read_project(request.project)}/"
         named = self._catalogue.named("snapshot")
         found = (name for name in named if name.startswith(prefix))
-        page = page_of(found, request.page_size, request.page_token)
+        page = page_of(
+            found,
+            request.page_size,
+            request.page_token,
+            lambda name: int(named[name].resource.ByteSize()),
+        )
         response = ListSnapshotsResponse(next_page_token=page.next_page_token)
         for name in page.names:
             response.snapshots.add().CopyFrom(self._shown(named[name]))

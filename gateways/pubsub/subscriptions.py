@@ -233,7 +233,12 @@ class Subscriptions:
         prefix = f"projects/{read_project(request.project)}/"
         named = self._catalogue.named("subscription")
         found = (name for name in named if name.startswith(prefix))
-        page = page_of(found, request.page_size, request.page_token)
+        page = page_of(
+            found,
+            request.page_size,
+            request.page_token,
+            lambda name: int(named[name].resource.ByteSize()),
+        )
         response = ListSubscriptionsResponse(next_page_token=page.next_page_token)
         for name in page.names:
             response.subscriptions.add().CopyFrom(self.shown(named[name]))

@@ -161,7 +161,12 @@ class Topics:
         prefix = f"projects/{read_project(request.project)}/"
         named = self._catalogue.named("topic")
         found = (name for name in named if name.startswith(prefix))
-        page = page_of(found, request.page_size, request.page_token)
+        page = page_of(
+            found,
+            request.page_size,
+            request.page_token,
+            lambda name: int(named[name].resource.ByteSize()),
+        )
         response = ListTopicsResponse(next_page_token=page.next_page_token)
         for name in page.names:
             response.topics.add().CopyFrom(named[name].resource)

@@ -58,7 +58,7 @@ def text_of(tree: Any, style: Style) -> str:
             value = quoted(value, style[0])
             return f"attributes.{key_text(key, style)}{blank}{sign}{blank}{value}"
         case ("NOT", inner):
-            return f"NOT {part_of(inner, style)}"
+            return f"{'-' if style[1] else 'NOT '}{part_of(inner, style)}"
         case (operator, parts):
             return f" {operator} ".join(part_of(part, style) for part in parts)
     raise AssertionError(tree)
@@ -101,8 +101,8 @@ def test_a_filter_takes_what_its_tree_says(
 
 
 WORDS = st.sampled_from(
-    ["attributes", "hasPrefix", "AND", "OR", "NOT", ".", ":", "=", "!=", "(", ")", ",", '"', '"x"',
-     "\\", " ", "k", "é", "\x00", "'", "\\U0011ffff"]
+    ["attributes", "hasPrefix", "AND", "OR", "NOT", "-", ".", ":", "=", "!=", "(", ")", ",", '"',
+     '"x"', "\\", " ", "k", "é", "\x00", "'", "\\U0011ffff"]
 )  # fmt: skip
 
 

@@ -70,6 +70,7 @@ def test_metadata_and_attributes_are_headers_where_they_are_wanted() -> None:
         "x-goog-pubsub-message-id": "7",
         "x-goog-pubsub-publish-time": "2026-01-01T00:00:00.005Z",
         "x-goog-pubsub-ordering-key": "k",
+        "x-goog-ordering-key": "k",
         "a": "b",
         "content-type": "text/x",
     }

@@ -33,6 +33,10 @@ def passes(text: str, *messages: dict[str, str]) -> list[bool]:
         ('hasPrefix ( attributes . "domain" , "ne" )', [False, True, False]),
         ("NOT attributes:domain", [False, False, True]),
         ("NOT NOT attributes:domain", [True, True, False]),
+        ("-attributes:domain", [False, False, True]),
+        ("- -NOT --attributes:domain", [False, False, True]),
+        ('-hasPrefix(attributes.domain, "c") AND -(attributes:x)', [False, True, True]),
+        ('attributes:domain AND -attributes:"iana.org/tag"', [True, False, False]),
         ('attributes:domain AND NOT attributes.domain = "com"', [False, True, False]),
         ('attributes.domain = "com" OR attributes.domain = "net"', [True, True, False]),
         ('attributes.domain = "com" OR NOT attributes:domain', [True, False, True]),
@@ -98,6 +102,9 @@ def test_texts_have_escapes(text: str, meant: str) -> None:
         ("attributes:a and attributes:b", "expected AND, OR or the end"),
         ("attributes:a AND", "expected attributes, hasPrefix, NOT"),
         ("NOT", "expected attributes, hasPrefix, NOT"),
+        ("-", "expected attributes, hasPrefix, NOT"),
+        ("attributes:a -attributes:b", "expected AND, OR or the end"),
+        ("attributes-:a", "where 'attributes-' stands"),
         ("(attributes:a", "a closing parenthesis at character 14, where the end stands"),
         ("attributes:a)", "expected AND, OR or the end"),
         ("()", "expected attributes"),
@@ -127,7 +134,9 @@ def test_a_filter_has_256_bytes_at_most() -> None:
         read_filter(text.format("é" * room))
 
 
-@pytest.mark.parametrize("text", ["(" * 256, "NOT " * 64, '"\\' * 128, "attributes." * 23])
+@pytest.mark.parametrize(
+    "text", ["(" * 256, "NOT " * 64, "-" * 256, '"\\' * 128, "attributes." * 23]
+)
 def test_a_filter_that_goes_on_and_on_is_refused_at_once(text: str) -> None:
     begin_s = time.perf_counter()
     with refused():

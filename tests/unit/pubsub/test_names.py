@@ -72,3 +72,9 @@ def test_names_that_are_too_long_for_the_broker_stay_different() -> None:
     assert names[0] != names[1]
     assert all(len(name) == limits.TOPIC_BYTES_MAX for name in names)
     assert all(resource_name(name, Kind.TOPIC) is None for name in names)
+
+
+def test_a_name_that_just_fits_stays_as_it_is() -> None:
+    name = Name("shop", Kind.TOPIC, "a" * (limits.TOPIC_BYTES_MAX - 5))
+    assert broker_name(name) == f"shop/{name.id}"
+    assert resource_name(broker_name(name), Kind.TOPIC) == name

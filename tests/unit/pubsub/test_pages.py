@@ -2,7 +2,7 @@
 
 import pytest
 
-from asterism.gateways.pubsub.pages import PAGE_SIZE, PAGE_SIZE_MAX, page_of
+from asterism.gateways.pubsub.pages import PAGE_BYTES_MAX, PAGE_SIZE, PAGE_SIZE_MAX, page_of
 from tests.unit.pubsub.refusals import refused
 
 NAMES = [f"projects/p/topics/t{number:04}" for number in range(1_500)]
@@ -39,3 +39,19 @@ def test_a_token_that_no_listing_returned_is_refused(token: str) -> None:
 def test_a_negative_size_is_refused() -> None:
     with refused("page_size"):
         page_of(NAMES, -1, "")
+
+
+def test_a_page_is_no_larger_than_a_client_takes() -> None:
+    first = page_of(NAMES[:8], 0, "", lambda name: PAGE_BYTES_MAX // 3)
+    assert first.names == NAMES[:3]
+    rest = page_of(NAMES[:8], 0, first.next_page_token, lambda name: 1)
+    assert rest == (NAMES[3:8], "")
+
+
+def test_what_is_larger_by_itself_is_a_page_of_its_own() -> None:
+    names, token = NAMES[:3], ""
+    for name in names:
+        page = page_of(names, 0, token, lambda name: PAGE_BYTES_MAX + 1)
+        assert page.names == [name]
+        token = page.next_page_token
+    assert not token

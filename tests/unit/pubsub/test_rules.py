@@ -65,6 +65,7 @@ def test_a_topic_with_all_that_it_may_have_passes() -> None:
         ({"labels": {"a" * 64: "x"}}, "is not valid"),
         ({"labels": {f"a{number}": "" for number in range(65)}}, "over 64"),
         ({"tags": {f"a{number}": "" for number in range(65)}}, "over 50"),
+        ({"kms_key_name": "k" * 1_048_576}, "bytes: it may have 1048576"),
     ],
 )
 def test_a_topic_that_breaks_a_rule_is_refused(fields: dict[str, Any], part: str) -> None:
@@ -105,6 +106,13 @@ def test_a_subscription_with_all_that_it_may_have_passes() -> None:
     )
 
 
+def test_backoffs_may_be_equal() -> None:
+    backoff = {"seconds": 20}
+    rules.check_subscription(
+        subscription(retry_policy={"minimum_backoff": backoff, "maximum_backoff": backoff})
+    )
+
+
 def test_a_subscription_needs_no_more_than_a_topic() -> None:
     rules.check_subscription(pb("Subscription", topic=TOPIC))
 
@@ -112,6 +120,7 @@ def test_a_subscription_needs_no_more_than_a_topic() -> None:
 @pytest.mark.parametrize(
     ("fields", "part"),
     [
+        ({"labels": {"a": "x" * 1_048_576}}, "The Subscription has"),
         ({"name": "sub"}, "is not the name of a subscription"),
         ({"topic": ""}, "is not the name of a topic"),
         ({"ack_deadline_seconds": 9}, "from 10 to 600, not 9"),
@@ -209,7 +218,7 @@ def test_messages_at_their_limits_pass() -> None:
     rules.check_publish(publish(message(attributes=attributes, ordering_key="o" * 1_024)))
     rules.check_publish(publish(*(message() for _ in range(1_000))))
     rules.check_publish(publish(message(data=b"x" * 10_000_000)))
-    rules.check_publish(publish(message(data=b"", attributes={"": ""})))
+    rules.check_publish(publish(message(data=b"", attributes={"k": ""})))
 
 
 @pytest.mark.parametrize(
@@ -220,6 +229,9 @@ def test_messages_at_their_limits_pass() -> None:
         (publish(message(data=b"x" * 10_485_760)), "bytes: it may have 10485760"),
         (publish(message(), message(data=b"")), "data or at least one attribute"),
         (publish(message(attributes={f"{n}": "" for n in range(101)})), "101 attributes"),
+        (publish(message(attributes={"": "v"})), "has an empty key"),
+        (publish(message(ordering_key="a"), message(ordering_key="b")), "the same ordering_key"),
+        (publish(message(), message(ordering_key="b")), "the same ordering_key"),
         (publish(message(attributes={"k" * 257: ""})), "257 bytes, over 256"),
         (publish(message(attributes={"é" * 129: ""})), "258 bytes, over 256"),
         (publish(message(attributes={"k": "v" * 1_025})), "1025 bytes, over 1024"),

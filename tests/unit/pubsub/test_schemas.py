@@ -240,6 +240,21 @@ def test_a_schema_has_so_many_revisions_and_no_more(door: Door) -> None:
     door.commit("a")
 
 
+def test_revisions_that_are_large_come_in_several_pages(door: Door) -> None:
+    large = pb("Schema", type_=AVRO, definition=definition("a") + " " * 290_000)
+    door.create(large)
+    for _ in range(REVISIONS_MAX - 1):
+        door.ask("CommitSchema", name=NAME, schema=large)
+    found: list[str] = []
+    token = ""
+    while not found or token:
+        page = door.ask("ListSchemaRevisions", name=NAME, view=2, page_token=token)
+        assert page.ByteSize() < 4_000_000
+        found += [each.revision_id for each in page.schemas]
+        token = page.next_page_token
+    assert found == door.revisions() and len(found) == REVISIONS_MAX
+
+
 # --- messages -------------------------------------------------------------------------------------
 
 
