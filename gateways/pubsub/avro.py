@@ -58,15 +58,16 @@ class _Data:
         for byte in self.data[self.at : self.at + _VARINT_BYTES_MAX]:
             self.at += 1
             found |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                number = (found >> 1) ^ -(found & 1)
-                if bounds[0] <= number <= bounds[1]:
-                    return number
-                break
             shift += 7
+            if byte < 0x80:
+                break
         else:
-            raise MismatchError("the message ends too soon")
-        raise MismatchError("a number is out of range")
+            if shift < 7 * _VARINT_BYTES_MAX:
+                raise MismatchError("the message ends too soon")
+        number = (found >> 1) ^ -(found & 1)
+        if not bounds[0] <= number <= bounds[1]:
+            raise MismatchError("a number is out of range")
+        return number
 
     def length(self) -> int:
         found = self.whole()

@@ -180,7 +180,9 @@ class _Connection:
 
     async def _read(self) -> None:
         data = await self._reader.read(READ_BYTES)
-        self.has_answered = self.has_answered or bool(data)
+        if not data and not self.has_answered:
+            raise EOFError("the server closed the connection")
+        self.has_answered = True
         self._http.receive_data(data)
 
     def close(self) -> None:

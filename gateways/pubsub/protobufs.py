@@ -5,6 +5,7 @@ would have to be compiled, and the library does not do that: such a schema is ke
 are not held against it.
 """
 
+import json
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message, message_factory
@@ -29,7 +30,10 @@ class ProtobufSchema:
     def check_json(self, data: bytes) -> None:
         """Refuses what is not the JSON of a message, by ``MismatchError``."""
         try:
-            json_format.Parse(data, self._type(), descriptor_pool=self._pool)
+            value = json.loads(data)
+            if not isinstance(value, dict):
+                raise ValueError("it is no object")
+            json_format.ParseDict(value, self._type(), descriptor_pool=self._pool)
         except (json_format.ParseError, ValueError, RecursionError) as error:
             raise MismatchError(f"it is no {self._type.DESCRIPTOR.full_name}: {error}") from None
 

@@ -10,6 +10,7 @@ from asterism.errors import PeerError
 from asterism.gateways.pubsub import rules
 from asterism.gateways.pubsub.catalogue import Record
 from asterism.gateways.pubsub.messages import encoded
+from asterism.gateways.pubsub.schema_rpcs import Schemas
 from asterism.gateways.pubsub.subscriptions import Subscriptions
 from asterism.gateways.pubsub.topics import Topics
 from asterism.message import Header, Mode, Status
@@ -27,10 +28,13 @@ Encoded = tuple[bytes, bytes]
 class Publishing:
     """What publishers ask."""
 
-    def __init__(self, node: Node, topics: Topics, subscriptions: Subscriptions) -> None:
+    def __init__(
+        self, node: Node, topics: Topics, subscriptions: Subscriptions, schemas: Schemas
+    ) -> None:
         self._node = node
         self._topics = topics
         self._subscriptions = subscriptions
+        self._schemas = schemas
         self._plain: dict[str, bytes] = {}  # headers by subject
         self._asks_nothing = Header(Mode.DURABLE, Status.PROCESSED, ("publish",))
 
@@ -38,6 +42,8 @@ class Publishing:
         """Publishes messages; they are on disk when this returns."""
         rules.check_publish(request)
         topic = self._topics.get(request.topic)
+        if topic.resource.HasField("schema_settings"):
+            await self._schemas.enforce(topic.resource.schema_settings, request.messages)
         sequences = await self.send(topic, request.messages)
         return PublishResponse(message_ids=[str(sequence) for sequence in sequences])
 

@@ -8,7 +8,7 @@ from google.pubsub_v1.types import pubsub as types
 
 from asterism.gateways.pubsub import rules
 from asterism.gateways.pubsub.errors import Refusal, invalid_ack_ids
-from asterism.gateways.pubsub.feeds import Handed, Taker
+from asterism.gateways.pubsub.feeds import Feed, Handed, Taker
 from asterism.gateways.pubsub.subscriptions import Subscriptions
 from asterism.sdk.connection import clock_ms
 
@@ -46,6 +46,27 @@ class Puller(Taker):
             self.done.set_exception(refusal)
 
 
+async def take(feed: Feed, most: int, wait_s: float | None, waits: bool = True) -> Any:
+    """A ``PullResponse`` of what there is, once there is something; cancelling it takes nothing."""
+    puller = Puller(most, feed.terms.deadline_s, waits)
+    feed.join(puller)
+    try:
+        async with asyncio.timeout(wait_s):
+            await puller.done
+    except TimeoutError:
+        pass  # what came in the last moment is answered all the same
+    except asyncio.CancelledError:  # nobody is there to have it
+        feed.leave(puller)
+        feed.give_back(puller.handed)
+        raise
+    feed.leave(puller)
+    response = PullResponse()
+    now_ms = clock_ms()
+    for handed in puller.handed:
+        feed.write(response.received_messages.add(), handed, now_ms)
+    return response
+
+
 class Pulling:
     """What subscribers ask for one request at a time."""
 
@@ -56,24 +77,8 @@ class Pulling:
         """Messages, as many as there are and are wanted; waits for the first."""
         most = rules.pull_count(request)
         feed = self._subscriptions.pulled_feed(request.subscription)
-        puller = Puller(most, feed.terms.deadline_s, not request.return_immediately)
-        feed.join(puller)
-        try:
-            # A client with a shorter deadline hangs up before, and is answered nothing.
-            async with asyncio.timeout(WAIT_S_MAX):
-                await puller.done
-        except TimeoutError:
-            pass  # what came in the last moment is answered all the same
-        except asyncio.CancelledError:  # nobody is there to have it
-            feed.leave(puller)
-            feed.give_back(puller.handed)
-            raise
-        feed.leave(puller)
-        response = PullResponse()
-        now_ms = clock_ms()
-        for handed in puller.handed:
-            feed.write(response.received_messages.add(), handed, now_ms)
-        return response
+        # A client with a shorter deadline hangs up before, and is answered nothing.
+        return await take(feed, most, WAIT_S_MAX, not request.return_immediately)
 
     async def acknowledge(self, request: Any) -> Any:
         """Acknowledges messages; what it confirms never comes again."""

@@ -8,12 +8,14 @@ the whole request, or one field of it; what is left comes by the query.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from google.protobuf import json_format
 
+from asterism.checks import shown
 from asterism.gateways.pubsub.errors import Code, Refusal, invalid
 
 VERSION: Final = "v1"
@@ -104,6 +106,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     _schema("POST", ":rollback", "RollbackSchema", WHOLE),
     _schema("DELETE", ":deleteRevision", "DeleteSchemaRevision"),
 )
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 _FOUND: Final = {(route.method, route.pattern): route for route in ROUTES}
 _METHODS: Final = ("GET", "PUT", "POST", "PATCH", "DELETE")
 
@@ -158,9 +161,11 @@ def request_of(call: Call, request_type: Any, body: bytes) -> Any:
             fields[route.body] = read
     request = request_type()
     try:
+        _check_octets(fields, request_type.DESCRIPTOR)
         json_format.ParseDict(fields, request)
     except json_format.ParseError as error:
-        raise invalid(f"The request is not valid JSON of its type: {error}") from None
+        why = str(error).partition("\n")[0].rstrip(".")
+        raise invalid(f"The request is not valid JSON of its type: {why}.") from None
     except (ValueError, RecursionError):
         raise invalid("The request is not valid JSON of its type.") from None
     *outer, field = route.field.split(".")
@@ -187,10 +192,25 @@ def _fields_of(parameters: Iterable[tuple[str, str]], descriptor: Any) -> dict[s
     for name, value in parameters:
         field = descriptor.fields_by_camelcase_name.get(name) or descriptor.fields_by_name.get(name)
         if field is None or field.message_type is not None or field.is_repeated:
-            raise invalid(f"There is no parameter {name[:80]!r} here.")
+            raise invalid(f"There is no parameter {shown(name)} here.")
         is_flag = field.type == field.TYPE_BOOL and value in ("true", "false")
         fields[field.name] = value == "true" if is_flag else value
     return fields
+
+
+def _check_octets(value: Any, descriptor: Any) -> None:
+    """Refuses bytes that are not base64: the library would pass over what it cannot read."""
+    if not isinstance(value, dict):
+        return
+    for field in descriptor.fields:
+        if field.type not in (field.TYPE_BYTES, field.TYPE_MESSAGE):
+            continue
+        held = value.get(field.json_name, value.get(field.name))
+        for each in held if isinstance(held, list) else (held,):
+            if field.type == field.TYPE_MESSAGE:
+                _check_octets(each, field.message_type)
+            elif isinstance(each, str) and not _BASE64.fullmatch(each):
+                raise invalid(f"{field.json_name} must be base64, not {shown(each)}.")
 
 
 def json_of(reply: Any, is_pretty: bool) -> bytes:

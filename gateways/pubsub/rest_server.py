@@ -211,6 +211,8 @@ class _Connection:
             return await self._read_rest(event)
 
     async def _read_rest(self, head: h11.Request) -> _Request:
+        if head.http_version not in (b"1.0", b"1.1"):
+            raise _HttpError(400, "This port speaks HTTP/1.1 for REST; gRPC has one of its own.")
         method = head.method.decode("ascii")
         self._is_head = method == "HEAD"
         length = dict(head.headers).get(b"content-length", b"0")

@@ -1,6 +1,6 @@
 """Every method that a client can call but StreamingPull, by its name: for gRPC and REST alike."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from google.protobuf import empty_pb2
@@ -31,9 +31,6 @@ class Method(NamedTuple):
     request: Any
     reply: Any
     call: Call
-
-
-Methods = Mapping[str, Method]
 
 
 def methods_of(

@@ -71,8 +71,12 @@ def _check_duration(field: str, duration: Any, least_ms: int, most_ms: int | Non
         bound = "at least" if most_ms is None else "from"
         rest = "" if most_ms is None else f" to {most_ms // 1_000}"
         raise invalid(
-            f"{field} must be {bound} {least_ms // 1_000}{rest} seconds, not {held_ms / 1_000:g}."
+            f"{field} must be {bound} {least_ms // 1_000}{rest} seconds, not {_seconds(held_ms)}."
         )
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1_000:.3f}".rstrip("0").rstrip(".")
 
 
 def _check_whole(field: str, value: int, least: int, most: int) -> None:
@@ -212,8 +216,8 @@ def _check_policies(subscription: Any) -> None:
             _check_duration("maximum_backoff", policy.maximum_backoff, 0, BACKOFF_MS_MAX)
         if least > most:
             raise invalid(
-                f"retry_policy: minimum_backoff ({least / 1_000:g} s) must not be longer than "
-                f"maximum_backoff ({most / 1_000:g} s)."
+                f"retry_policy: minimum_backoff ({_seconds(least)} s) must not be longer than "
+                f"maximum_backoff ({_seconds(most)} s)."
             )
     if subscription.HasField("dead_letter_policy"):
         letters = subscription.dead_letter_policy

@@ -122,7 +122,6 @@ class Subscriptions:
         by_topic: dict[str, list[Record]] = {}
         for record in self.records():
             by_topic.setdefault(record.facts["stored"], []).append(record)
-            self._note(record)
         for stored, records in by_topic.items():
             try:
                 there = {each.name for each in await self._node.list_receivers(stored)}
@@ -139,6 +138,8 @@ class Subscriptions:
                     await self._make(record)
             longest_ms = max(_retention_ms(record.resource) for record in records)
             await self._topics.keep_for(stored, longest_ms)
+            for record in records:
+                self._note(record)
 
     def _note(self, record: Record) -> None:
         if record.resource.enable_message_ordering and not record.facts.get("detached"):
