@@ -136,9 +136,12 @@ class Seeking:
                 sequence = self._sequence_of(request.snapshot, subscription)
             else:
                 sequence = await self._sequence_at(request.time.ToMilliseconds(), subscription)
-                floor = await self._floor(subscription)
-                if sequence <= floor and not self._keeps_acknowledged(subscription):
-                    return SeekResponse()  # there is nothing before it that could come again
+                if not self._topic_keeps(subscription):
+                    sequence = max(sequence, subscription.facts["first"])
+                    if not subscription.resource.retain_acked_messages:
+                        floor = await self._floor(subscription)
+                        if sequence <= floor:
+                            return SeekResponse()  # nothing before it could come again
             await self._move(subscription, sequence)
         return SeekResponse()
 
@@ -165,11 +168,10 @@ class Seeking:
             raise Refusal(Code.FAILED_PRECONDITION, said)
         return int(snapshot.facts["sequence"])
 
-    def _keeps_acknowledged(self, subscription: Record) -> bool:
-        """Can messages come again that were acknowledged?"""
+    def _topic_keeps(self, subscription: Record) -> bool:
+        """Does its topic keep messages for those who come later, or come back?"""
         topic = self._topics.of(subscription)
-        is_kept = topic is not None and topic.resource.HasField("message_retention_duration")
-        return is_kept or bool(subscription.resource.retain_acked_messages)
+        return topic is not None and topic.resource.HasField("message_retention_duration")
 
     async def _floor(self, subscription: Record) -> int:
         """The first message that a subscription has not acknowledged."""

@@ -209,6 +209,8 @@ class Subscriptions:
                 "stored": topic.facts["stored"],
                 "receiver": broker_name(read_name(resource.name, Kind.SUBSCRIPTION)),
                 "used_ms": clock_ms(),
+                # Before it there is nothing for this subscription, wherever it is moved.
+                "first": (await self._node.describe(topic.facts["stored"])).next_sequence,
             }
             await self._topics.keep_for(topic.facts["stored"], _retention_ms(resource))
             await self._catalogue.put(record)

@@ -89,7 +89,9 @@ class Project:
 
     # --- messages -----------------------------------------------------------------------------------
 
-    def publish(self, topic: str, *data: bytes, ordering_key: str = "", **attributes: str) -> list[str]:
+    def publish(
+        self, topic: str, *data: bytes, ordering_key: str = "", **attributes: str
+    ) -> list[str]:
         """Publishes in one request; the ids."""
         messages = [
             PubsubMessage(data=one, ordering_key=ordering_key, attributes=attributes)
@@ -122,9 +124,7 @@ class Project:
         return data_of(got)
 
     def acknowledge(self, subscription: str, got: Sequence[ReceivedMessage]) -> None:
-        self.subscriber.acknowledge(
-            subscription=subscription, ack_ids=[one.ack_id for one in got]
-        )
+        self.subscriber.acknowledge(subscription=subscription, ack_ids=[one.ack_id for one in got])
 
     def extend(self, subscription: str, got: Sequence[ReceivedMessage], seconds: int) -> None:
         """Moves the deadline; 0 is a nack."""

@@ -46,9 +46,7 @@ def test_messages_of_many_keys_are_streamed_in_order(project: Project) -> None:
 
 
 def test_the_publisher_of_the_client_keeps_the_order(server: PubSubServer) -> None:
-    pair = Pair(
-        server.address, publisher_options=PublisherOptions(enable_message_ordering=True)
-    )
+    pair = Pair(server.address, publisher_options=PublisherOptions(enable_message_ordering=True))
     try:
         project = server.project(pair)
         topic, subscription = project.both(enable_message_ordering=True)
@@ -159,9 +157,7 @@ def test_a_subscription_without_ordering_gets_the_keys_all_the_same(project: Pro
 
 def test_a_failed_publish_holds_its_key_until_it_is_resumed(server: PubSubServer) -> None:
     """The client does this by itself; the door has only to refuse, and to take the next."""
-    pair = Pair(
-        server.address, publisher_options=PublisherOptions(enable_message_ordering=True)
-    )
+    pair = Pair(server.address, publisher_options=PublisherOptions(enable_message_ordering=True))
     try:
         project = server.project(pair)
         topic = project.topic_path("orders")

@@ -81,7 +81,9 @@ def test_the_client_batches(server: PubSubServer) -> None:
         project = server.project(pair)
         topic, subscription = project.both()
         data = [b"%d" % number for number in range(500)]
-        ids = [future.result(20) for future in [project.publisher.publish(topic, one) for one in data]]
+        ids = [
+            future.result(20) for future in [project.publisher.publish(topic, one) for one in data]
+        ]
         assert len(set(ids)) == 500
         assert sorted(project.pulled(subscription, 500)) == sorted(data)
     finally:
@@ -151,8 +153,10 @@ def test_the_messages_of_a_request_have_one_ordering_key(project: Project) -> No
     topic = project.topic()
     with pytest.raises(InvalidArgument):
         send(
-            project, topic,
-            PubsubMessage(data=b"x", ordering_key="a"), PubsubMessage(data=b"y", ordering_key="b"),
+            project,
+            topic,
+            PubsubMessage(data=b"x", ordering_key="a"),
+            PubsubMessage(data=b"y", ordering_key="b"),
         )
 
 

@@ -97,9 +97,7 @@ def test_without_a_policy_a_message_comes_again_at_once(project: Project) -> Non
 
 @pytest.mark.beyond_reference("redelivers at once")
 def test_a_key_waits_with_its_message(project: Project) -> None:
-    topic, subscription = project.both(
-        enable_message_ordering=True, retry_policy=backoff(1, 1)
-    )
+    topic, subscription = project.both(enable_message_ordering=True, retry_policy=backoff(1, 1))
     project.publish(topic, b"a0", b"a1", ordering_key="a")
     project.nack(subscription, project.pull(subscription, most=1))
     seen: list[bytes] = []

@@ -42,7 +42,13 @@ def test_the_data_of_a_message_is_opaque(project: Project) -> None:
 
 def test_attributes_are_delivered_unmodified_with_the_data(project: Project) -> None:
     topic, subscription = project.both()
-    attributes = {"key1": "value1", "Κλειδί": "τιμή", "empty": "", "a b/c": " \t=;\n", "k" * 256: "v" * 1024}
+    attributes = {
+        "key1": "value1",
+        "Κλειδί": "τιμή",
+        "empty": "",
+        "a b/c": " \t=;\n",
+        "k" * 256: "v" * 1024,
+    }
     project.bare.publish(topic=topic, messages=[PubsubMessage(data=b"....", attributes=attributes)])
     (got,) = project.pull(subscription)
     assert dict(got.message.attributes) == attributes

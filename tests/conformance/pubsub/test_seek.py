@@ -203,7 +203,9 @@ def test_a_snapshot_is_made_and_listed_and_deleted(project: Project) -> None:
     )
     assert made.topic == topic
     assert timedelta(days=6, hours=23) < made.expire_time - datetime.now(UTC) <= timedelta(days=7)
-    assert [one.name for one in project.subscriber.list_snapshots(project=project.path)] == [made.name]
+    assert [one.name for one in project.subscriber.list_snapshots(project=project.path)] == [
+        made.name
+    ]
     project.subscriber.delete_snapshot(snapshot=made.name)
     assert list(project.subscriber.list_snapshots(project=project.path)) == []
     with pytest.raises(NotFound):

@@ -73,7 +73,8 @@ def test_what_is_said_is_read_back(project: Project) -> None:
         filter='attributes.a = "b"',
         dead_letter_policy={"dead_letter_topic": dead, "max_delivery_attempts": 7},
         retry_policy={
-            "minimum_backoff": Duration(seconds=1), "maximum_backoff": Duration(seconds=600),
+            "minimum_backoff": Duration(seconds=1),
+            "maximum_backoff": Duration(seconds=600),
         },
         enable_exactly_once_delivery=True,
         expiration_policy=ExpirationPolicy(ttl=Duration(seconds=DAY_S)),
@@ -81,9 +82,16 @@ def test_what_is_said_is_read_back(project: Project) -> None:
     project.subscriber.create_subscription(request=said)
     found = got(project, said.name)
     for name in (
-        "ack_deadline_seconds", "retain_acked_messages", "message_retention_duration", "labels",
-        "enable_message_ordering", "filter", "dead_letter_policy", "retry_policy",
-        "enable_exactly_once_delivery", "expiration_policy",
+        "ack_deadline_seconds",
+        "retain_acked_messages",
+        "message_retention_duration",
+        "labels",
+        "enable_message_ordering",
+        "filter",
+        "dead_letter_policy",
+        "retry_policy",
+        "enable_exactly_once_delivery",
+        "expiration_policy",
     ):
         assert getattr(found, name) == getattr(said, name), name
 
@@ -157,7 +165,8 @@ BEYOND: dict[str, dict[str, Any]] = {
     "backoff above 600 s": {"retry_policy": {"minimum_backoff": Duration(seconds=601)}},
     "backoffs crossed": {
         "retry_policy": {
-            "minimum_backoff": Duration(seconds=20), "maximum_backoff": Duration(seconds=10),
+            "minimum_backoff": Duration(seconds=20),
+            "maximum_backoff": Duration(seconds=10),
         }
     },
     "a filter that is none": {"filter": "attributes.a ="},
@@ -205,7 +214,8 @@ CHANGES: dict[str, Any] = {
     "retain_acked_messages": True,
     "expiration_policy": ExpirationPolicy(ttl=Duration(seconds=2 * DAY_S)),
     "retry_policy": {
-        "minimum_backoff": Duration(seconds=2), "maximum_backoff": Duration(seconds=20),
+        "minimum_backoff": Duration(seconds=2),
+        "maximum_backoff": Duration(seconds=20),
     },
     "push_config": {"push_endpoint": ENDPOINT},
 }
@@ -248,7 +258,9 @@ def test_exactly_once_is_switched_on_and_off(project: Project) -> None:
     _, subscription = project.both()
     for is_on in (True, False):
         update(
-            project, subscription, "enable_exactly_once_delivery",
+            project,
+            subscription,
+            "enable_exactly_once_delivery",
             enable_exactly_once_delivery=is_on,
         )
         assert got(project, subscription).enable_exactly_once_delivery is is_on
@@ -269,7 +281,9 @@ def test_a_mask_may_go_deeper(project: Project) -> None:
     policy = {"dead_letter_topic": project.topic("dead"), "max_delivery_attempts": 5}
     update(project, subscription, "dead_letter_policy", dead_letter_policy=policy)
     update(
-        project, subscription, "dead_letter_policy.max_delivery_attempts",
+        project,
+        subscription,
+        "dead_letter_policy.max_delivery_attempts",
         dead_letter_policy={"max_delivery_attempts": 9},
     )
     found = got(project, subscription).dead_letter_policy
@@ -281,13 +295,21 @@ def test_several_settings_are_changed_at_once_or_none(project: Project) -> None:
     _, subscription = project.both()
     with pytest.raises(InvalidArgument):
         update(
-            project, subscription, "ack_deadline_seconds", "message_retention_duration",
-            ack_deadline_seconds=20, message_retention_duration=Duration(seconds=1),
+            project,
+            subscription,
+            "ack_deadline_seconds",
+            "message_retention_duration",
+            ack_deadline_seconds=20,
+            message_retention_duration=Duration(seconds=1),
         )
     assert got(project, subscription).ack_deadline_seconds == 10
     update(
-        project, subscription, "ack_deadline_seconds", "retain_acked_messages",
-        ack_deadline_seconds=20, retain_acked_messages=True,
+        project,
+        subscription,
+        "ack_deadline_seconds",
+        "retain_acked_messages",
+        ack_deadline_seconds=20,
+        retain_acked_messages=True,
     )
     found = got(project, subscription)
     assert (found.ack_deadline_seconds, found.retain_acked_messages) == (20, True)
@@ -321,7 +343,9 @@ def test_a_mask_names_what_can_be_changed(project: Project, paths: list[str]) ->
 def test_a_subscription_that_is_not_there_cannot_be_changed(project: Project) -> None:
     with pytest.raises(NotFound):
         update(
-            project, project.subscription_path("nobody"), "ack_deadline_seconds",
+            project,
+            project.subscription_path("nobody"),
+            "ack_deadline_seconds",
             ack_deadline_seconds=20,
         )
 

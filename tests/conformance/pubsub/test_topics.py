@@ -62,7 +62,9 @@ def test_a_topic_that_is_there_is_not_made_again(project: Project) -> None:
     project.topic(labels={"a": "1"})
     with pytest.raises(AlreadyExists):
         project.topic(labels={"a": "2"})
-    assert dict(project.publisher.get_topic(topic=project.topic_path("orders")).labels) == {"a": "1"}
+    assert dict(project.publisher.get_topic(topic=project.topic_path("orders")).labels) == {
+        "a": "1"
+    }
 
 
 def test_what_is_not_there_is_not_found(project: Project) -> None:
@@ -125,8 +127,11 @@ def test_labels_are_changed_whole(project: Project) -> None:
 def test_only_what_the_mask_names_is_changed(project: Project) -> None:
     topic = project.topic(labels={"a": "1"}, message_retention_duration=Duration(seconds=DAY_S))
     changed = update(
-        project, topic, "message_retention_duration",
-        labels={"other": "2"}, message_retention_duration=Duration(seconds=2 * DAY_S),
+        project,
+        topic,
+        "message_retention_duration",
+        labels={"other": "2"},
+        message_retention_duration=Duration(seconds=2 * DAY_S),
     )
     assert dict(changed.labels) == {"a": "1"}
     assert changed.message_retention_duration.total_seconds() == 2 * DAY_S
