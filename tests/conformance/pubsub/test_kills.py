@@ -1,196 +1,321 @@
-"""Processes are killed in the middle of a streaming pull, while somebody publishes.
+"""Processes of the broker are killed under the clients of the door, and the whole of it restarts.
 
-What was published is delivered until it is acknowledged; what was acknowledged, and confirmed, never
-comes again. Messages that were out may come twice.
+What was published stays until it is acknowledged, and what was acknowledged stays away: of messages
+whose acknowledgement was confirmed none comes again.
 """
 
-import queue
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from datetime import UTC, datetime, timedelta
 
 import pytest
-from google.api_core.exceptions import GoogleAPICallError
-from google.pubsub_v1.types import ReceivedMessage
+from google.api_core.exceptions import GoogleAPICallError, RetryError
+from google.cloud.pubsub_v1.subscriber.exceptions import AcknowledgeError
+from google.cloud.pubsub_v1.subscriber.message import Message
 
-from tests.conformance.pubsub.clients import Project, Stream, until
-from tests.conformance.pubsub.conftest import Connect, Door
+from tests.conformance.pubsub.clients import Pair, Project, data_of, until
+from tests.conformance.pubsub.conftest import Door
+from tests.conformance.pubsub.endpoint import Endpoint
 
 pytestmark = [pytest.mark.process, pytest.mark.fault]
 
-BACK_S: Final = 40.0
-PAUSE_S: Final = 0.002  # between the messages of a publisher that goes on
-LOOK_S: Final = 0.5  # for a response, before a look whether it is over
-UNDER_WAY_S: Final = 1.0  # that a response may be under way when its message is acknowledged
-AROUND: Final = 200  # messages that are acknowledged before the kill, and after it
+BACK_S = 30.0
+AROUND = 150  # messages on either side of a kill
+PAUSE_S = 0.002
+KINDS = ["pubsub", "worker", "frontend"]
 
 
 @pytest.fixture
-def project(killed: Door, connect: Connect) -> Iterator[Project]:
+def there(killed: Door) -> Iterator[Project]:
+    """A project on a door of which every process runs."""
     killed.broker.wait_ready(BACK_S)
-    yield connect(killed)
+    pair = Pair(killed.address)
+    yield killed.project(pair)
+    pair.close()
 
 
 class Publishing:
-    """Publishes 0, 1, 2, … in a thread of its own; ``accepted`` has those that were confirmed."""
+    """Publishes 0, 1, 2, … until it is left; each until it is accepted."""
 
     def __init__(self, project: Project, topic: str) -> None:
-        self._project = project
-        self._topic = topic
+        self._project, self._topic = project, topic
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self.accepted: set[bytes] = set()
+        self.accepted: list[int] = []
+
+    def _run(self) -> None:
+        number = 0
+        while not self._is_over.wait(PAUSE_S):
+            with contextlib.suppress(GoogleAPICallError, RetryError):
+                self._project.publisher.publish(self._topic, b"%d" % number).result(BACK_S)
+                self.accepted.append(number)
+            number += 1
+
+    def wait_for(self, count: int) -> None:
+        until(lambda: len(self.accepted) >= count, BACK_S)
 
     def __enter__(self) -> "Publishing":
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
         self._is_over.set()
         self._thread.join(BACK_S)
         assert not self._thread.is_alive()
 
-    def _run(self) -> None:
+
+def kill_within(killed: Door, kind: str, publishing: Publishing, seen: Callable[[], int]) -> None:
+    """Kills when some have come, and goes on until more have come after it."""
+    until(lambda: seen() >= AROUND, BACK_S)
+    killed.broker.kill(kind)
+    killed.broker.wait_ready(BACK_S)
+    publishing.wait_for(len(publishing.accepted) + AROUND)
+
+
+# --- in the middle of streams ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_streaming_pull_goes_on_after_a_kill(killed: Door, there: Project, kind: str) -> None:
+    """Everything that was accepted comes to the callback; the client connects again by itself."""
+    topic, subscription = there.both()
+    with there.collect(subscription) as collected, Publishing(there, topic) as publishing:
+        kill_within(killed, kind, publishing, lambda: len(collected.data))
+        publishing.__exit__()
+        wanted = {b"%d" % number for number in publishing.accepted}
+        until(lambda: wanted <= set(collected.data), BACK_S)
+    there.nothing(subscription)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_confirmed_does_not_come_again(killed: Door, there: Project, kind: str) -> None:
+    """The client confirms each acknowledgement of an exactly-once subscription."""
+    topic, subscription = there.both(enable_exactly_once_delivery=True, ack_deadline_seconds=30)
+    lock = threading.Lock()
+    confirmed: dict[bytes, float] = {}
+    late: list[bytes] = []
+
+    def take(message: Message) -> None:
+        now = time.monotonic()
+        with lock:
+            if confirmed.get(message.data, now) < now - 1:  # that was on its way before may come
+                late.append(message.data)
+        try:
+            message.ack_with_response().result(BACK_S)
+        except (AcknowledgeError, TimeoutError):
+            return
+        with lock:
+            confirmed.setdefault(message.data, time.monotonic())
+
+    with there.collect(subscription, take) as collected, Publishing(there, topic) as publishing:
+        kill_within(killed, kind, publishing, lambda: len(confirmed))
+        publishing.__exit__()
+        wanted = {b"%d" % number for number in publishing.accepted}
+        until(lambda: wanted <= set(collected.data), BACK_S)
+        until(lambda: wanted <= set(confirmed), BACK_S)
+    assert late == []
+    there.nothing(subscription)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pulls_go_on_after_a_kill(killed: Door, there: Project, kind: str) -> None:
+    """A pull that begins when an acknowledgement was confirmed never returns that message."""
+    topic, subscription = there.both(ack_deadline_seconds=10)
+    confirmed: set[bytes] = set()
+    is_over = threading.Event()
+    again: list[bytes] = []
+
+    def pull() -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(GoogleAPICallError, RetryError):
+                before = set(confirmed)
+                answer = there.subscriber.pull(
+                    subscription=subscription, max_messages=20, timeout=2, retry=None
+                )
+                got = list(answer.received_messages)
+                again.extend(set(data_of(got)) & before)
+                if got:
+                    there.acknowledge(subscription, got)
+                    confirmed.update(data_of(got))
+
+    pulling = threading.Thread(target=pull, daemon=True)
+    pulling.start()
+    with Publishing(there, topic) as publishing:
+        kill_within(killed, kind, publishing, lambda: len(confirmed))
+    wanted = {b"%d" % number for number in publishing.accepted}
+    until(lambda: wanted <= confirmed, BACK_S)
+    is_over.set()
+    pulling.join(BACK_S)
+    assert again == []
+    there.nothing(subscription)
+
+
+def test_what_is_out_when_the_door_is_killed_can_be_acknowledged_after_it(
+    killed: Door, there: Project
+) -> None:
+    """An ack id outlives the process that gave it."""
+    topic, subscription = there.both(ack_deadline_seconds=60)
+    there.publish(topic, b"one", b"two", b"three")
+    got = there.pull(subscription, 3)
+    killed.broker.restart("pubsub")
+    there.acknowledge(subscription, got[:1])
+    there.nack(subscription, got[1:])
+    assert sorted(there.pulled(subscription, 2)) == sorted(data_of(got[1:]))
+    there.nothing(subscription)
+
+
+def test_what_is_out_when_the_door_is_killed_and_not_acknowledged_comes_again(
+    killed: Door, there: Project
+) -> None:
+    topic, subscription = there.both(ack_deadline_seconds=10)
+    there.publish(topic, b"one", b"two")
+    there.pull(subscription, 2)
+    killed.broker.restart("pubsub")
+    assert sorted(there.pulled(subscription, 2)) == [b"one", b"two"]
+    there.nothing(subscription)
+
+
+def test_an_order_outlives_kills(killed: Door, there: Project) -> None:
+    topic, subscription = there.both(enable_message_ordering=True)
+    for number in range(60):
+        there.publish(topic, b"%d" % number, ordering_key="a")
+    seen: list[int] = []
+
+    def take(message: Message) -> None:
+        seen.append(int(message.data))
+        time.sleep(0.01)
+        message.ack()
+
+    with there.collect(subscription, take):
+        until(lambda: len(seen) > 10, BACK_S)
+        killed.broker.kill("pubsub")
+        killed.broker.wait_ready(BACK_S)
+        until(lambda: len(seen) > 30, BACK_S)
+        killed.broker.kill("worker")
+        killed.broker.wait_ready(BACK_S)
+        until(lambda: 59 in seen, BACK_S)
+    first_times = sorted(set(seen), key=seen.index)
+    assert first_times == list(range(60))
+
+
+def test_dead_letters_outlive_a_kill_once_each(killed: Door, there: Project) -> None:
+    topic, dead = there.topic(), there.topic("dead")
+    letters = there.subscription(dead, "letters")
+    policy = {"dead_letter_topic": dead, "max_delivery_attempts": 5}
+    subscription = there.subscription(topic, dead_letter_policy=policy)
+    sent = sorted(b"%03d" % number for number in range(200))
+    there.publish(topic, *sent)
+    with there.collect(subscription, Message.nack) as collected:
+        until(lambda: len(collected.data) > 900, BACK_S)
+        killed.broker.kill("pubsub")
+        killed.broker.wait_ready(BACK_S)
+        got: list[bytes] = []
+        until(lambda: bool(got.extend(there.pulled(letters))) or len(set(got)) == 200, BACK_S)
+    there.nothing(letters)
+    assert sorted(got) == sent, "once each"
+
+
+# --- a restart of everything ----------------------------------------------------------------------
+
+
+def test_everything_outlives_a_restart_of_the_whole_broker(killed: Door, there: Project) -> None:
+    topic, dead = there.topic(labels={"a": "1"}), there.topic("dead")
+    settings = {
+        "ack_deadline_seconds": 33,
+        "labels": {"b": "2"},
+        "filter": "attributes:wanted",
+        "enable_message_ordering": True,
+        "retain_acked_messages": True,
+        "dead_letter_policy": {"dead_letter_topic": dead, "max_delivery_attempts": 7},
+    }
+    subscription = there.subscription(topic, **settings)
+    detached = there.subscription(topic, "detached")
+    there.publisher.detach_subscription(request={"subscription": detached})
+    gone = there.topic("gone")
+    orphan = there.subscription(gone, "orphan")
+    there.publisher.delete_topic(topic=gone)
+    there.publish(topic, b"waits", wanted="1")
+    snapshot = there.subscriber.create_snapshot(
+        name=there.snapshot_path("snap"), subscription=subscription
+    )
+    there.pulled(subscription)
+    before = there.subscriber.get_subscription(subscription=subscription)
+
+    for kind in ("pubsub", "worker", "frontend", "interests"):
+        killed.broker.kill(kind)
+    killed.broker.wait_ready(BACK_S)
+
+    assert there.subscriber.get_subscription(subscription=subscription) == before
+    assert dict(there.publisher.get_topic(topic=topic).labels) == {"a": "1"}
+    assert {one.name for one in there.publisher.list_topics(project=there.path)} == {topic, dead}
+    assert there.subscriber.get_subscription(subscription=detached).detached
+    assert there.subscriber.get_subscription(subscription=orphan).topic == "_deleted-topic_"
+    (kept,) = there.subscriber.list_snapshots(project=there.path)
+    assert kept == snapshot
+    there.nothing(subscription)
+    there.subscriber.seek(request={"subscription": subscription, "snapshot": snapshot.name})
+    assert there.pulled(subscription) == [b"waits"]
+    there.publish(topic, b"unwanted")
+    there.publish(topic, b"new", wanted="1")
+    assert there.pulled(subscription) == [b"new"]
+    with contextlib.suppress(GoogleAPICallError):
+        there.topic("after")
+    assert len(list(there.publisher.list_topics(project=there.path))) == 3
+
+
+def test_ids_go_on_behind_a_restart(killed: Door, there: Project) -> None:
+    topic, subscription = there.both(retain_acked_messages=True)
+    ids = there.publish(topic, b"a", b"b")
+    there.pulled(subscription, 2)
+    killed.broker.restart("worker")
+    killed.broker.restart("pubsub")
+    ids += there.publish(topic, b"c")
+    assert len(set(ids)) == 3
+    there.pulled(subscription)
+    back = {"subscription": subscription, "time": datetime.now(UTC) - timedelta(hours=1)}
+    there.subscriber.seek(request=back)
+    assert {one.message.message_id for one in there.pull(subscription, 3)} == set(ids)
+
+
+def test_resources_that_are_made_while_the_door_is_killed_are_whole_or_not_there(
+    killed: Door, there: Project
+) -> None:
+    """What CreateSubscription confirmed is there; what it did not can be made again."""
+    topic = there.topic()
+    made: list[str] = []
+    is_over = threading.Event()
+
+    def make() -> None:
         number = 0
-        while not self._is_over.wait(PAUSE_S):
-            data = b"%d" % number
-            try:
-                self._project.publish(self._topic, data)
-            except GoogleAPICallError:
-                continue
-            self.accepted.add(data)
+        while not is_over.is_set():
+            with contextlib.suppress(GoogleAPICallError, RetryError):
+                made.append(there.subscription(topic, f"sub-{number}"))
             number += 1
 
-
-class Consuming:
-    """Pulls by a stream and acknowledges by calls, over and over, whatever happens."""
-
-    def __init__(self, project: Project, subscription: str) -> None:
-        self._project = project
-        self._subscription = subscription
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.confirmed: dict[bytes, float] = {}  # and when that was
-        self.after_confirmed: list[bytes] = []  # what came though it was acknowledged
-        self.streams = 0
-
-    def __enter__(self) -> "Consuming":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join(BACK_S)
-        assert not self._thread.is_alive()
-
-    def _run(self) -> None:
-        while not self._is_over.is_set():
-            try:
-                with self._project.stream(self._subscription) as stream:
-                    self.streams += 1
-                    self._consume(stream)
-            except (GoogleAPICallError, AssertionError):
-                continue  # it is killed, or was: a new stream is opened
-
-    def _consume(self, stream: Stream) -> None:
-        while not self._is_over.is_set():
-            try:
-                got = stream.next(LOOK_S).received_messages
-            except queue.Empty:
-                continue
-            if not got:
-                continue
-            for one in got:
-                self._note(one)
-            self._project.acknowledge(self._subscription, got)
-            now_s = time.monotonic()
-            for one in got:
-                self.confirmed.setdefault(bytes(one.message.data), now_s)
-
-    def _note(self, one: ReceivedMessage) -> None:
-        data = bytes(one.message.data)
-        confirmed_s = self.confirmed.get(data)
-        if confirmed_s is not None and time.monotonic() - confirmed_s > UNDER_WAY_S:
-            self.after_confirmed.append(data)
+    making = threading.Thread(target=make, daemon=True)
+    making.start()
+    for _ in range(2):
+        count = len(made)
+        until(lambda count=count: len(made) > count + 3, BACK_S)  # type: ignore[misc]
+        killed.broker.kill("pubsub")
+        killed.broker.wait_ready(BACK_S)
+    is_over.set()
+    making.join(BACK_S)
+    listed = set(there.publisher.list_topic_subscriptions(topic=topic))
+    assert set(made) <= listed
+    there.publish(topic, b"for all")
+    for subscription in listed:
+        assert there.pulled(subscription) == [b"for all"]
 
 
-def kill_all(door: Door) -> None:
-    for kind in ("pubsub", "worker", "frontend", "interests"):
-        door.broker.kill(kind)
-
-
-KILLS: Final[dict[str, Callable[[Door], object]]] = {
-    "the door": lambda door: door.broker.kill("pubsub"),
-    "the workers": lambda door: door.broker.kill("worker"),
-    "the front-end": lambda door: door.broker.kill("frontend"),
-    "all": kill_all,
-}
-
-
-@pytest.mark.parametrize("kill", KILLS.values(), ids=list(KILLS))
-def test_nothing_is_lost_and_nothing_acknowledged_comes_again(
-    project: Project, killed: Door, kill: Callable[[Door], object]
+@pytest.mark.parametrize("kind", ["pubsub", "worker"])
+def test_pushing_goes_on_after_a_kill(
+    killed: Door, there: Project, endpoint: Endpoint, kind: str
 ) -> None:
-    topic, subscription = project.both()
-    with Consuming(project, subscription) as consuming:
-        with Publishing(project, topic) as publishing:
-            until(lambda: len(consuming.confirmed) >= AROUND, BACK_S)
-            kill(killed)
-            killed.broker.wait_ready(BACK_S)
-            before = len(consuming.confirmed)
-            until(lambda: len(consuming.confirmed) >= before + AROUND, BACK_S)
-        until(lambda: publishing.accepted <= set(consuming.confirmed), BACK_S)
-    assert consuming.after_confirmed == []
-    project.nothing(subscription)
-
-
-@pytest.mark.parametrize("kill", KILLS.values(), ids=list(KILLS))
-def test_what_was_not_acknowledged_comes_again(
-    project: Project, killed: Door, kill: Callable[[Door], object]
-) -> None:
-    topic, subscription = project.both()
-    project.publish(topic, b"done", b"open")
-    got = {bytes(one.message.data): one for one in project.pull(subscription, 2)}
-    project.acknowledge(subscription, [got[b"done"]])
-    kill(killed)
-    killed.broker.wait_ready(BACK_S)
-    assert project.pulled(subscription, 1, BACK_S) == [b"open"]
-    project.nothing(subscription)
-
-
-@pytest.mark.parametrize("kill", KILLS.values(), ids=list(KILLS))
-def test_an_acknowledgement_of_before_the_kill_counts_after_it(
-    project: Project, killed: Door, kill: Callable[[Door], object]
-) -> None:
-    topic, subscription = project.both(ack_deadline_seconds=60)
-    project.publish(topic, b"slow work")
-    got = project.pull(subscription)
-    kill(killed)
-    killed.broker.wait_ready(BACK_S)
-    project.acknowledge(subscription, got)
-    project.nothing(subscription)
-
-
-def test_everything_is_there_again_after_a_restart(project: Project, killed: Door) -> None:
-    topic, subscription = project.both(labels={"team": "blue"}, ack_deadline_seconds=33)
-    project.subscriber.create_snapshot(
-        name=project.snapshot_path("then"), subscription=subscription
-    )
-    project.subscription(topic, "gone")
-    project.subscriber.delete_subscription(subscription=project.subscription_path("gone"))
-    kill_all(killed)
-    killed.broker.wait_ready(BACK_S)
-    shown = project.subscriber.get_subscription(subscription=subscription)
-    assert (shown.topic, dict(shown.labels), shown.ack_deadline_seconds) == (
-        topic,
-        {"team": "blue"},
-        33,
-    )
-    assert list(project.publisher.list_topic_subscriptions(topic=topic)) == [subscription]
-    assert list(project.publisher.list_topic_snapshots(topic=topic)) == [
-        project.snapshot_path("then")
-    ]
+    topic, _ = there.both(push_config={"push_endpoint": endpoint.url})
+    with Publishing(there, topic) as publishing:
+        kill_within(killed, kind, publishing, lambda: len(endpoint.requests))
+    wanted = {b"%d" % number for number in publishing.accepted}
+    until(lambda: wanted <= {one.message.data for one in list(endpoint.requests)}, BACK_S)
