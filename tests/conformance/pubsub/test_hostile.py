@@ -28,8 +28,12 @@ GARBAGE = {
     "HTTP/0.9": b"GET /\r\n",
     "a preface alone": PREFACE,
     "a preface and garbage": PREFACE + random.Random(8).randbytes(50_000),
-    "a frame of 16 MB": PREFACE + b"\0\0\0\4\0\0\0\0\0" + b"\xff\xff\xff\0\0\0\0\0\1" + bytes(70_000),
-    "a head without an end": b"POST /v1/projects/p/topics/t:publish HTTP/1.1\r\n" + b"x: y\r\n" * 20_000,
+    "a frame of 16 MB": PREFACE
+    + b"\0\0\0\4\0\0\0\0\0"
+    + b"\xff\xff\xff\0\0\0\0\0\1"
+    + bytes(70_000),
+    "a head without an end": b"POST /v1/projects/p/topics/t:publish HTTP/1.1\r\n"
+    + b"x: y\r\n" * 20_000,
     "a body that never comes": (
         b"POST /v1/projects/p/topics/t:publish HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n"
     ),
@@ -106,9 +110,7 @@ def test_connections_that_come_and_go_leave_nothing(serves: Serves) -> None:
     serves.check()
 
 
-@pytest.mark.parametrize(
-    "method", ["Nonsense", "CreateTopic2", "streamingpull"]
-)
+@pytest.mark.parametrize("method", ["Nonsense", "CreateTopic2", "streamingpull"])
 def test_a_method_that_is_none_is_unimplemented(serves: Serves, method: str) -> None:
     with grpc.insecure_channel(serves.door.address) as channel:
         call = channel.unary_unary(f"/google.pubsub.v1.Subscriber/{method}")
@@ -117,14 +119,18 @@ def test_a_method_that_is_none_is_unimplemented(serves: Serves, method: str) -> 
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-@pytest.mark.parametrize("method", ["Publisher/Publish", "Subscriber/Pull", "Publisher/CreateTopic"])
+@pytest.mark.parametrize(
+    "method", ["Publisher/Publish", "Subscriber/Pull", "Publisher/CreateTopic"]
+)
 def test_a_request_that_is_none_is_refused(serves: Serves, method: str) -> None:
     with grpc.insecure_channel(serves.door.address) as channel:
         call = channel.unary_unary(f"/google.pubsub.v1.{method}")
         with pytest.raises(grpc.RpcError) as refused:
             call(b"\xff\xff\xff\xff", timeout=WAIT_S)
     assert refused.value.code() in (
-        grpc.StatusCode.INTERNAL, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNKNOWN
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.UNKNOWN,
     )
     serves.check()
 
@@ -149,7 +155,9 @@ def test_clients_that_are_killed_leave_nothing_behind(serves: Serves) -> None:
     serves.check()
 
 
-def test_streams_beyond_the_limit_are_refused(start: Callable[..., Door], connect: Callable[[Door], Project]) -> None:
+def test_streams_beyond_the_limit_are_refused(
+    start: Callable[..., Door], connect: Callable[[Door], Project]
+) -> None:
     door = start(max_streams=3)
     project = connect(door)
     topic, subscription = project.both()

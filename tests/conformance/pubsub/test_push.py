@@ -100,7 +100,9 @@ def test_a_message_comes_unwrapped_with_its_metadata(project: Project, endpoint:
 
 
 @pytest.mark.beyond_reference("wraps all the same")
-@pytest.mark.parametrize("attribute", ["evil: 1\r\nx", "a\nb", "content-length", "Host", "ü"], ids=ascii)
+@pytest.mark.parametrize(
+    "attribute", ["evil: 1\r\nx", "a\nb", "content-length", "Host", "ü"], ids=ascii
+)
 def test_an_attribute_can_forge_no_header(
     project: Project, endpoint: Endpoint, attribute: str
 ) -> None:
@@ -128,7 +130,18 @@ def test_an_answer_acknowledges(project: Project, endpoint: Endpoint, status: in
     assert len(endpoint.requests) == 1
 
 
-@pytest.mark.parametrize("status", [pytest.param(203, marks=pytest.mark.beyond_reference("takes it")), 301, 400, 404, 429, 500, 503])
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param(203, marks=pytest.mark.beyond_reference("takes it")),
+        301,
+        400,
+        404,
+        429,
+        500,
+        503,
+    ],
+)
 def test_an_answer_is_a_nack(project: Project, endpoint: Endpoint, status: int) -> None:
     topic, subscription = pushing(project, endpoint)
     endpoint.answers(status, 204)
@@ -264,7 +277,9 @@ def test_what_is_pushed_cannot_be_pulled(project: Project, endpoint: Endpoint) -
     endpoint.wait_for(1)
 
 
-@pytest.mark.parametrize("url", ["nowhere", "ftp://127.0.0.1/", *map(beyond, ("http://", "http://a b/"))])
+@pytest.mark.parametrize(
+    "url", ["nowhere", "ftp://127.0.0.1/", *map(beyond, ("http://", "http://a b/"))]
+)
 def test_an_endpoint_is_an_address_of_http(project: Project, url: str) -> None:
     _, subscription = project.both()
     with pytest.raises(InvalidArgument):
