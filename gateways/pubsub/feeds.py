@@ -30,6 +30,7 @@ from asterism.sdk.connection import clock_ms
 PULL_MAX: Final = 1_000  # messages in one pull from the broker
 WAIT_S: Final = 60.0  # that a pull from the broker waits for a message; then it is made anew
 SIZE_FIRST: Final = 16_384  # bytes that a message is taken to have before one was seen
+SIZE_LEAST: Final = 128
 LARGE_BYTES: Final = 8_192  # a payload over this counts against what one endpoint may have out
 LARGE_ALL_BYTES: Final = 24 * 1_048_576  # then the next endpoint is used
 SOURCES_MAX: Final = 16  # endpoints of one subscription
@@ -139,6 +140,7 @@ class Feed:
         self._endpoints: list[Endpoint] = []
         self._pulling: tuple[Endpoint, int] | None = None  # by which, and for how many
         self.size = SIZE_FIRST  # bytes that a message is taken to have
+        self._acknowledged: set[int] = set()  # since the pull began that is under way
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._acks = Gathered(self._report)
@@ -264,14 +266,14 @@ class Feed:
             return
         is_impatient = any(taker.is_impatient for taker in self._takers)
         self._pulling = (endpoint, wanted)
+        self._acknowledged.clear()
         try:
             pulled = await endpoint.inbox.pull(wanted, 0 if is_impatient else WAIT_S)
         finally:
             self._pulling = None
         for delivery in pulled:
             endpoint.took(size_of(delivery))
-        left = await self._sifted(endpoint, pulled)
-        self._hand_out(endpoint, left)
+        self._hand_out(endpoint, await self._sifted(endpoint, pulled))
         for taker in list(self._takers):
             taker.settle(is_all=len(pulled) < wanted)
 
@@ -314,6 +316,11 @@ class Feed:
         back, largest = [], 0
         for delivery in deliveries:
             size = size_of(delivery)
+            if (
+                delivery.sequence in self._acknowledged
+            ):  # under an older id, while it was on its way
+                endpoint.freed(size)
+                continue
             largest = max(largest, size)
             taker = self._next_taker(size)
             if taker is None:
@@ -328,7 +335,7 @@ class Feed:
             self.holds.add(delivery.sequence, held, now_s)
             taker.give(Handed(delivery, number, size))
         if deliveries:
-            self.size = max(largest, self.size // 2)
+            self.size = max(largest, self.size // 2, SIZE_LEAST)
         if back:
             self._extension(0.0).add(back)
 
@@ -369,6 +376,7 @@ class Feed:
             holds.release(found.sequence)
             sequences.append(found.sequence)
         if sequences:
+            self._acknowledged.update(sequences)
             await self._acks.confirmed(sequences)
         return invalid
 

@@ -44,7 +44,7 @@ class Held:
         self.source = source
         self.until_s = until_s
         self.renew_s = 0.0
-        self.slot = 0  # in which it is looked at; entries in others are stale
+        self.slot = 0  # in which it is looked at
 
 
 class Budget:
@@ -67,8 +67,7 @@ class Holds:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._held: dict[int, Held] = {}
-        # Sequences and numbers by the slot in which to look at them.
-        self._due: dict[int, list[tuple[int, int]]] = {}
+        self._due: dict[int, set[int]] = {}  # sequences by the slot in which to look at them
         self._swept = 0  # the last slot that was looked at
 
     def __len__(self) -> int:
@@ -84,8 +83,7 @@ class Holds:
 
     def add(self, sequence: int, held: Held, now_s: float) -> None:
         """Somebody has a delivery; whoever had an earlier one of the message has it no more."""
-        if sequence in self._held:
-            self.release(sequence)
+        self.release(sequence)
         self._held[sequence] = held
         self._budget.left -= 1
         held.renew_s = now_s + RENEW_S
@@ -102,6 +100,7 @@ class Holds:
         """Nobody holds it any more; what was held."""
         held = self._held.pop(sequence, None)
         if held is not None:
+            self._forget_slot(sequence, held)
             self._budget.left += 1
             held.taker.freed(held.size)
             held.source.freed(held.size)
@@ -110,12 +109,22 @@ class Holds:
     def release_all(self) -> None:
         for sequence in list(self._held):
             self.release(sequence)
-        self._due.clear()
 
     def _look_at(self, sequence: int, held: Held) -> None:
+        self._forget_slot(sequence, held)
         slot = max(int(min(held.until_s, held.renew_s) * SLOTS) + 1, self._swept + 1)
         held.slot = slot
-        self._due.setdefault(slot, []).append((sequence, held.number))
+        due = self._due.get(slot)
+        if due is None:
+            due = self._due[slot] = set()
+        due.add(sequence)
+
+    def _forget_slot(self, sequence: int, held: Held) -> None:
+        due = self._due.get(held.slot)
+        if due is not None:
+            due.discard(sequence)
+            if not due:
+                del self._due[held.slot]
 
     def sweep(self, now_s: float) -> Swept:
         """Takes from everybody what has passed its deadline, and says what to renew."""
@@ -123,10 +132,8 @@ class Holds:
         to_renew: list[int] = []
         self._swept = int(now_s * SLOTS)
         for slot in [slot for slot in self._due if slot <= self._swept]:
-            for sequence, number in self._due.pop(slot):
-                held = self._held.get(sequence)
-                if held is None or held.number != number or held.slot != slot:
-                    continue
+            for sequence in sorted(self._due.get(slot, ())):
+                held = self._held[sequence]
                 if held.until_s <= now_s:
                     expired.append((sequence, held.attempt))
                     self.release(sequence)

@@ -9,6 +9,7 @@ from google.pubsub_v1.types import pubsub as types
 from asterism.errors import PeerError
 from asterism.gateways.pubsub import rules
 from asterism.gateways.pubsub.catalogue import Record
+from asterism.gateways.pubsub.errors import Code, Refusal
 from asterism.gateways.pubsub.messages import encoded
 from asterism.gateways.pubsub.schema_rpcs import Schemas
 from asterism.gateways.pubsub.subscriptions import Subscriptions
@@ -18,6 +19,7 @@ from asterism.sdk.aio import Node, Receipt
 
 PublishResponse: Final[Any] = types.PublishResponse.pb()
 TIMEOUT_S: Final = 30.0  # for the broker to take a request
+UNDER_WAY_BYTES_MAX: Final = 256 * 1_048_576  # of all requests that wait for the broker
 CHUNK_BYTES: Final = 1_048_576  # go to the broker at a time, or one message that is larger
 CHUNK_MESSAGES: Final = 1_000
 PLAIN_MAX: Final = 1_024  # headers of messages without attributes that are remembered
@@ -35,6 +37,7 @@ class Publishing:
         self._topics = topics
         self._subscriptions = subscriptions
         self._schemas = schemas
+        self._bytes = 0  # of requests that have no answer yet
         self._plain: dict[str, bytes] = {}  # headers by subject
         self._asks_nothing = Header(Mode.DURABLE, Status.PROCESSED, ("publish",))
 
@@ -44,7 +47,14 @@ class Publishing:
         topic = self._topics.get(request.topic)
         if topic.resource.HasField("schema_settings"):
             await self._schemas.enforce(topic.resource.schema_settings, request.messages)
-        sequences = await self.send(topic, request.messages)
+        size = request.ByteSize()
+        if self._bytes + size > UNDER_WAY_BYTES_MAX:
+            raise Refusal(Code.UNAVAILABLE, "Too much is being published: try again.")
+        self._bytes += size
+        try:
+            sequences = await self.send(topic, request.messages)
+        finally:
+            self._bytes -= size
         return PublishResponse(message_ids=[str(sequence) for sequence in sequences])
 
     async def send(self, topic: Record, messages: Any) -> list[int]:

@@ -44,6 +44,10 @@ _OPTIONS: Final = (
     # Clients that ask often whether the server is there are not cut for it.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    # A client whose machine is gone never hangs up by itself, and what it holds would stay its own.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.max_pings_without_data", 0),
 )
 
 

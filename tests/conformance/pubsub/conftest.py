@@ -72,11 +72,11 @@ class Door(PubSubServer):
         self.broker = Broker()
 
     def start(self, config: Mapping[str, Any]) -> None:
-        table = {**config}
+        table = {"rest_listen": "127.0.0.1:0", **config}
         self.broker = Broker(doors=("pubsub",), config={"pubsub": table})
         self._running.enter_context(self.broker)
         self.address = str(self.broker.pubsub_address)
-        self.rest_url = ""
+        self.rest_url = str(self.broker.door("pubsub").get("rest_url", ""))
 
     def stop(self) -> None:
         self._running.close()
@@ -177,6 +177,20 @@ def killed() -> Iterator[Door]:
         yield made
     finally:
         made.stop()
+
+
+@pytest.fixture(scope="module")
+def start() -> Iterator[Callable[..., Door]]:
+    """Starts doors with settings; they end with the module."""
+    with contextlib.ExitStack() as running:
+
+        def one(**config: Any) -> Door:
+            made = Door()
+            running.callback(made.stop)
+            made.start(config)
+            return made
+
+        yield one
 
 
 Connect = Callable[[PubSubServer], Project]

@@ -21,8 +21,7 @@ def once(project: Project) -> tuple[str, str]:
 
 def failures(error: GoogleAPICallError) -> dict[str, str]:
     """What the error says of each ack id, as the client reads it."""
-    assert error.error_info is not None
-    return dict(error.error_info.metadata)
+    return dict(error.metadata or {})
 
 
 def expired(project: Project, topic: str, subscription: str) -> list[ReceivedMessage]:

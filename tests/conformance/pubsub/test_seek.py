@@ -159,6 +159,7 @@ def test_a_snapshot_brings_a_subscription_forward(project: Project) -> None:
     project.nothing(behind)
 
 
+@pytest.mark.beyond_reference("keeps nothing for those that come later")
 def test_a_snapshot_serves_a_subscription_that_came_later(project: Project) -> None:
     topic, subscription = project.both()
     project.publish(topic, b"one")
@@ -169,6 +170,7 @@ def test_a_snapshot_serves_a_subscription_that_came_later(project: Project) -> N
     assert project.pulled(late) == [b"one"]
 
 
+@pytest.mark.beyond_reference("keeps nothing for those that come later")
 def test_a_snapshot_outlives_its_subscription(project: Project) -> None:
     topic, subscription = project.both()
     project.publish(topic, b"one")
@@ -268,6 +270,7 @@ def test_a_seek_says_where_to(project: Project) -> None:
         project.subscriber.seek(request={"subscription": subscription})
 
 
+@pytest.mark.beyond_reference("seeks nothing that is ordered")
 def test_a_replay_keeps_the_order_of_a_key(project: Project) -> None:
     topic, subscription = project.both(enable_message_ordering=True, retain_acked_messages=True)
     for number in range(10):
