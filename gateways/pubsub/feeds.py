@@ -188,6 +188,10 @@ class Feed:
         self.holds.release_all()
         self._shrink()
 
+    def will_move(self) -> None:
+        """A seek comes: what was acknowledged may come again."""
+        self._acknowledged.clear()
+
     def moved(self, generation: int) -> None:
         """The subscription was moved by a seek: what is held is nobody's any more."""
         self.generation = generation

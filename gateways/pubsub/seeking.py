@@ -153,9 +153,11 @@ class Seeking:
     async def _move(self, subscription: Record, sequence: int) -> None:
         generation = subscription.facts.get("generation", 0) + 1
         await self._subscriptions.mark(subscription, generation=generation)
+        feed = self._subscriptions.feeds.get(subscription.uid)
+        if feed is not None:
+            feed.will_move()
         facts = subscription.facts
         await self._node.seek(facts["stored"], facts["receiver"], sequence=sequence)
-        feed = self._subscriptions.feeds.get(subscription.uid)
         if feed is not None:
             feed.moved(generation)
 
