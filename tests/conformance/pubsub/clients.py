@@ -14,6 +14,7 @@ from google.api_core.exceptions import DeadlineExceeded, GoogleAPICallError
 from google.cloud import pubsub_v1
 from google.cloud.pubsub_v1.subscriber.message import Message
 from google.pubsub_v1 import PublisherClient as BarePublisher
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 from google.pubsub_v1.types import (
     PubsubMessage,
     ReceivedMessage,
@@ -45,12 +46,23 @@ class Pair:
         self.subscriber.close()
 
 
+def wide_subscriber(address: str) -> pubsub_v1.SubscriberClient:
+    """A subscriber whose channel takes responses of any size."""
+    channel = grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)])
+    return pubsub_v1.SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+
+
 class Project:
     """A project of its own, in which a test makes topics and subscriptions."""
 
-    def __init__(self, pair: Pair, project_id: str) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        project_id: str,
+        subscriber: pubsub_v1.SubscriberClient | None = None,
+    ) -> None:
         self.publisher = pair.publisher
-        self.subscriber = pair.subscriber
+        self.subscriber = subscriber or pair.subscriber
         self.bare = pair.bare
         self.id = project_id
         self.path = f"projects/{project_id}"

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from asterism.testing import Broker
-from tests.conformance.pubsub.clients import PATIENCE_S, Pair, Project
+from tests.conformance.pubsub.clients import PATIENCE_S, Pair, Project, wide_subscriber
 from tests.conformance.pubsub.endpoint import Endpoint
 from tests.support import pubsub_emulator
 
@@ -145,6 +145,14 @@ def pair(server: PubSubServer) -> Iterator[Pair]:
 def project(server: PubSubServer, pair: Pair) -> Project:
     """A project in which nobody has made anything."""
     return server.project(pair)
+
+
+@pytest.fixture
+def wide(server: PubSubServer, pair: Pair, project: Project) -> Iterator[Project]:
+    """The same project, by a subscriber whose channel takes responses of any size."""
+    subscriber = wide_subscriber(server.address)
+    yield Project(pair, project.id, subscriber)
+    subscriber.close()
 
 
 @pytest.fixture(scope="session")
