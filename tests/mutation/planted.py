@@ -1444,8 +1444,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a pull of the Pub/Sub door that is cancelled takes nothing",
         "gateways/pubsub/pulling.py",
-        "        feed.give_back(puller.handed)\n",
-        "",
+        "  # nobody is there to have it\n        feed.leave(puller)\n",
+        "\n",
         f"{PUBSUB}/test_pulling.py",
     ),
     Planted(
