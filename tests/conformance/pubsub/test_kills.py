@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from google.api_core.exceptions import GoogleAPICallError, RetryError
@@ -193,8 +193,14 @@ def _killed_within(killed: Door, kind: str, there: Project, endpoint: Endpoint) 
         for name in (plain, once, pull, push, order)
     }
     return Survived(
-        wanted, set(streamed.data), confirming, pulling, pushed(), wanted_in_order,
-        ordered.messages, left,
+        wanted,
+        set(streamed.data),
+        confirming,
+        pulling,
+        pushed(),
+        wanted_in_order,
+        ordered.messages,
+        left,
     )
 
 
@@ -282,7 +288,7 @@ def test_dead_letters_outlive_a_kill_once_each(killed: Door, there: Project) -> 
 
 def test_everything_outlives_a_restart_of_the_whole_broker(killed: Door, there: Project) -> None:
     topic, dead = there.topic(labels={"a": "1"}), there.topic("dead")
-    settings = {
+    settings: dict[str, Any] = {
         "ack_deadline_seconds": 33,
         "labels": {"b": "2"},
         "filter": "attributes:wanted",

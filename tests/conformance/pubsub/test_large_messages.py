@@ -7,6 +7,7 @@ publishes what it likes.
 import httpx
 import pytest
 from google.api_core.exceptions import InvalidArgument, ResourceExhausted
+from google.pubsub_v1.types import PubsubMessage
 
 from tests.conformance.pubsub.clients import Project, data_of
 
@@ -41,7 +42,7 @@ def test_a_request_of_any_size_is_answered(project: Project) -> None:
     topic, subscription = project.both()
     with pytest.raises((InvalidArgument, ResourceExhausted)):
         project.bare.publish(
-            topic=topic, messages=[{"data": b"x" * 64_000_000}], retry=None, timeout=20
+            topic=topic, messages=[PubsubMessage(data=b"x" * 64_000_000)], retry=None, timeout=20
         )
     project.publish(topic, b"small")
     assert project.pulled(subscription) == [b"small"]
@@ -52,7 +53,7 @@ def test_a_pull_takes_as_many_as_fit_into_a_response(project: Project) -> None:
     topic, subscription = project.both()
     data = [b"%d" % number * LARGE for number in range(5)]
     project.publish(topic, *data)
-    got = []
+    got: list[bytes] = []
     while len(got) < len(data):
         part = project.pull(subscription, most=5)
         assert sum(map(len, data_of(part))) < RESPONSE_BYTES_MAX

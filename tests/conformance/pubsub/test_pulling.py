@@ -1,5 +1,6 @@
 """Pull, Acknowledge and ModifyAckDeadline."""
 
+import contextlib
 import threading
 import time
 
@@ -234,10 +235,8 @@ def test_an_ack_id_that_nobody_gave_is_refused_or_ignored(project: Project, ack_
     topic, subscription = project.both()
     project.publish(topic, b"x")
     for _ in range(2):
-        try:
+        with contextlib.suppress(InvalidArgument):
             project.subscriber.acknowledge(subscription=subscription, ack_ids=[ack_id])
-        except InvalidArgument:
-            pass
     assert project.pulled(subscription) == [b"x"]
 
 
