@@ -91,7 +91,9 @@ class Report:
             ours, *others = medians.values()
             ratio = round(ours / others[0], 3) if others and others[0] else None
             figure = {"case": case, "what": first.what, "unit": first.unit, **medians}
-            self.figures.append({**figure, "ratio": ratio, "wanted": first.wanted, "rounds": rounds})
+            self.figures.append(
+                {**figure, "ratio": ratio, "wanted": first.wanted, "rounds": rounds}
+            )
 
     def table(self) -> str:
         rows = []
