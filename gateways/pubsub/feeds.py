@@ -188,15 +188,11 @@ class Feed:
         self.holds.release_all()
         self._shrink()
 
-    def will_move(self) -> None:
-        """A seek comes: what was acknowledged may come again."""
-        self._acknowledged.clear()
-
-    def moved(self, generation: int) -> None:
-        """The subscription was moved by a seek: what is held is nobody's any more."""
+    def will_move(self, generation: int) -> None:
+        """A seek comes: what is held is nobody's, and what was acknowledged may come again."""
         self.generation = generation
+        self._acknowledged.clear()
         self.holds.release_all()
-        self.wake()
 
     @property
     def is_in_use(self) -> bool:

@@ -155,11 +155,9 @@ class Seeking:
         await self._subscriptions.mark(subscription, generation=generation)
         feed = self._subscriptions.feeds.get(subscription.uid)
         if feed is not None:
-            feed.will_move()
+            feed.will_move(generation)
         facts = subscription.facts
         await self._node.seek(facts["stored"], facts["receiver"], sequence=sequence)
-        if feed is not None:
-            feed.moved(generation)
 
     def _attached(self, name: str) -> Record:
         """A subscription that has messages."""
