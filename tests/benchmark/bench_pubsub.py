@@ -33,6 +33,7 @@ from tests.benchmark.turns import (
     Round,
     Side,
     Sides,
+    cost,
     count_of,
     names_of,
     processor_s,
@@ -46,6 +47,7 @@ BATCHES: Final = (100, 1_000)  # messages in one request: what the client does, 
 SEVERAL: Final = 3  # processes
 WAITING_IN: Final = 10  # of many subscriptions
 LOOK_S: Final = 0.002
+MEBIBYTE: Final = 1_048_576
 PROJECT: Final = "projects/bench"
 _numbers: Final = itertools.count(1)
 
@@ -114,7 +116,7 @@ class Bench:
     def publish(self, topic: str, count: int, batch: int, wanted: str = "") -> list[Reading]:
         """Messages a second that all publishers together have confirmed, and what they cost."""
         parts = _parts(count, len(self.publishers))
-        cost = Cost(self.side, self.publishers)
+        spent = Cost(self.side, self.publishers)
         for publisher, part in zip(self.publishers, parts, strict=True):
             publisher.tell("publish", topic, part, batch)
         moments = answers(*self.publishers)
@@ -122,19 +124,19 @@ class Bench:
         ended = max(moment[1] for moment in moments)
         what = f"{batch} in a request"
         rate = per_second(count, began, ended)
-        return [Reading(what, "messages/s", rate, wanted), *cost.readings(what, count)]
+        return [Reading(what, "messages/s", rate, wanted), *spent.readings(what, count)]
 
     def consume(self, subscription: str, count: int, is_all: bool, what: str) -> list[Reading]:
         """Messages a second that come to callbacks and are acknowledged, by all consumers."""
         counts = self.shared.counts
         for slot in range(len(self.consumers)):
             counts[slot] = 0
-        cost = Cost(self.side, self.consumers)
+        used = Cost(self.side, self.consumers)
         for consumer in self.consumers:
             consumer.tell("consume", subscription)
         began = min(answers(*self.consumers))
         confirmed, ended = self._until_confirmed(count)
-        spent = cost.readings(what, confirmed)
+        spent = used.readings(what, confirmed)
         for consumer in self.consumers:
             consumer.tell("leave")
         arrived = sum(answers(*self.consumers))
@@ -165,24 +167,28 @@ class Cost:
 
     def __init__(self, side: Side, clients: Sequence[Client]) -> None:
         self._side = side
-        self._clients = clients
-        self._before = self._used()
-        self._began = time.monotonic()
-
-    def _used(self) -> tuple[float, float, float]:
-        return *self._side.processor_s(), processor_s([client.pid for client in self._clients])
+        self._pids = [client.pid for client in clients]
+        self._before_s = side.processor_s()
+        self._clients_before_s = processor_s(self._pids)
+        self._began_s = time.monotonic()
 
     def readings(self, what: str, count: int) -> list[Reading]:
-        own, every, clients = (
-            after - before for before, after in zip(self._before, self._used(), strict=True)
-        )
-        share = clients / len(self._clients) / (time.monotonic() - self._began)
+        clients_s = processor_s(self._pids) - self._clients_before_s
+        share = clients_s / len(self._pids) / (time.monotonic() - self._began_s)
         return [
-            Reading(f"{what}: processor time, the process", "µs", own * 1e6 / count),
-            Reading(f"{what}: processor time, all processes", "µs", every * 1e6 / count),
-            Reading(f"{what}: processor time, clients", "µs", clients * 1e6 / count),
+            *cost(what, self._side, self._before_s, count),
+            Reading(f"{what}: processor time, clients", "µs", clients_s * 1e6 / count),
             Reading(f"{what}: of a core, each client", "%", share * 100),
         ]
+
+
+def memory(when: str, side: Side) -> list[Reading]:
+    """What a server holds now."""
+    own, every = (held / MEBIBYTE for held in side.memory())
+    return [
+        Reading(f"memory, {when}: the process", "MiB", own),
+        Reading(f"memory, {when}: all processes", "MiB", every),
+    ]
 
 
 # --- cases ----------------------------------------------------------------------------------------
@@ -251,28 +257,20 @@ def crowd(side: Side, streams: int, subscriptions: int, waiting: int) -> Iterato
         def measure(count: int) -> list[Reading]:
             topic = f"{PROJECT}/topics/idle"
             names = [f"{PROJECT}/subscriptions/idle-{number}" for number in range(idle)]
-            empty = side.memory()
+            held = memory("empty", side)
             made_s = bench.maker.ask("make", topic, names)
-            made = side.memory()
+            held += memory(f"{idle:,} subscriptions", side)
             bench.maker.ask("open_streams", names[:streams])
-            with bench.topic(WAITING_IN) as (topic, waited):
-                opened = side.memory()
-                published = bench.publish(topic, waiting, BATCHES[-1])
-                full = side.memory()
-                consumed = bench.consume(waited[0], min(count, waiting), False, "callback and ack")
+            with bench.topic(WAITING_IN) as (waited, (first, *_)):
+                held += memory(f"{streams} streams open", side)
+                published = bench.publish(waited, waiting, BATCHES[-1])
+                held += memory(f"{waiting:,} messages waiting in {WAITING_IN}", side)
+                consumed = bench.consume(first, min(count, waiting), False, "callback and ack")
+                held += memory("afterwards", side)
                 if bench.maker.ask("streams") != streams:
                     raise BenchError(f"not all of {streams} streams are open any more")
-                after = side.memory()
-            return [
-                Reading("one after the other", "subscriptions/s", idle / made_s),
-                Reading("memory, empty", "MiB", empty),
-                Reading(f"memory, {idle:,} subscriptions", "MiB", made),
-                Reading(f"memory, {streams} streams open", "MiB", opened),
-                Reading(f"memory, {waiting:,} messages waiting in {WAITING_IN}", "MiB", full),
-                Reading("memory, afterwards", "MiB", after),
-                *published,
-                *consumed,
-            ]
+            made = Reading("one after the other", "subscriptions/s", idle / made_s)
+            return [made, *held, *published, *consumed]
 
         yield measure
 

@@ -15,14 +15,13 @@ from asterism.cli.bench_report import Bar, memory_of
 from asterism.testing import StartError
 
 WARM_UP: Final = 10  # a part of a round
-MEBIBYTE: Final = 1_048_576
 
 
 class Side(NamedTuple):
     """One of the servers, as it runs."""
 
     name: str
-    address: str
+    address: str  # or its URL
     process: int  # the one that clients are connected to
     processes: tuple[int, ...]  # all of it
 
@@ -30,9 +29,13 @@ class Side(NamedTuple):
         """Seconds of processor time that the one process has used, and all of it."""
         return processor_s([self.process]), processor_s(self.processes)
 
-    def memory(self) -> float:
-        """Mebibytes that all of it holds."""
-        return memory_of(self.processes) / MEBIBYTE
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes that the one process holds, and all of it."""
+        return memory_of([self.process]), memory_of(self.processes)
 
 
 def processor_s(pids: Sequence[int]) -> float:
@@ -51,6 +54,18 @@ class Reading(NamedTuple):
     unit: str
     value: float
     wanted: str = ""  # of the ratio, ours to the reference
+
+
+def cost(what: str, side: Side, before_s: tuple[float, float], count: int) -> list[Reading]:
+    """Processor time of a server since then, for each of some things that it did."""
+    own, every = (
+        (after - before) * 1e6 / count
+        for before, after in zip(before_s, side.processor_s(), strict=True)
+    )
+    return [
+        Reading(f"{what}: processor time, the process", "µs", own),
+        Reading(f"{what}: processor time, all processes", "µs", every),
+    ]
 
 
 Round = Callable[[int], list[Reading]]
