@@ -246,9 +246,13 @@ def main(arguments: Sequence[str]) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     every = ",".join(NAMES)
-    parser.add_argument("--cases", type=names_of(NAMES), default=list(NAMES), help=f"of {every} (all)")
+    parser.add_argument(
+        "--cases", type=names_of(NAMES), default=list(NAMES), help=f"of {every} (all)"
+    )
     parser.add_argument("--rounds", type=count_of, default=3, help="of each server (%(default)s)")
-    parser.add_argument("--messages", type=count_of, default=100_000, help="of a round (%(default)s)")
+    parser.add_argument(
+        "--messages", type=count_of, default=100_000, help="of a round (%(default)s)"
+    )
     parser.add_argument(
         "--connections", type=count_of, default=5_000, help="where they are many (%(default)s)"
     )
