@@ -24,7 +24,7 @@ from google.pubsub_v1.types import schema as schemas
 from asterism.errors import PeerError
 from asterism.options import TopicOptions
 from asterism.packing import pack_value
-from asterism.sdk.aio import Delivery, Node
+from asterism.sdk.aio import Delivery, Node, Receipt
 from asterism.settings import TTL_MS_MAX
 
 TOPIC: Final = "asterism.pubsub"
@@ -111,6 +111,7 @@ class Catalogue:
         self._node = node
         self._records: dict[str, Record] = {}  # by uid
         self._named: dict[str, dict[str, Record]] = {kind: {} for kind in KINDS}
+        self._undoing: set[asyncio.Task[None]] = set()
         # Held while resources change: what one change has looked at, no other changes meanwhile.
         self.changing = asyncio.Lock()
 
@@ -135,7 +136,7 @@ class Catalogue:
 
     async def put(self, record: Record) -> None:
         """Writes a resource, new or changed; it is on disk when this returns."""
-        receipt = await self._node.publish(
+        receipt = await self._node.send(
             TOPIC,
             record.encoded(),
             subject=f"{record.kind}/{record.name}",
@@ -143,8 +144,23 @@ class Catalogue:
             max_receivers="all",
             receipt=False,
         )
+        try:
+            await receipt.accepted()
+        except TimeoutError:
+            # The client is told that it has failed: if it is accepted all the same, it is undone.
+            undoing = asyncio.ensure_future(self._undo(receipt))
+            self._undoing.add(undoing)
+            undoing.add_done_callback(self._undoing.discard)
+            raise
         self._keep(record, receipt.sequence)
         await self._abandon(record, 1)
+
+    async def _undo(self, receipt: Receipt) -> None:
+        try:
+            await receipt.accepted(None)
+            await self._drop(receipt.sequence)
+        except (PeerError, ConnectionError) as error:
+            log.debug("an entry of %s is not undone: %s", TOPIC, error)
 
     async def remove(self, record: Record) -> None:
         """Forgets a resource, on disk too when this returns."""

@@ -80,7 +80,9 @@ class Pusher:
         self._backlog = backlog
         self._endpoint = Endpoint(config.push_endpoint)
         self._window = Window(window_max)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # one for each message
+        self._posting: set[asyncio.Task[bool]] = set()  # those that wait for the endpoint
+        self._is_ending = False
         self._changed = asyncio.Event()  # a request ended
         self._was_failing = False
 
@@ -94,8 +96,10 @@ class Pusher:
                     self._tasks.add(task)
                     task.add_done_callback(self._ended)
         finally:
-            for task in self._tasks:
-                task.cancel()
+            # What has its answer is settled still: only waiting for the endpoint is given up.
+            self._is_ending = True
+            for posting in self._posting:
+                posting.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._endpoint.close()
 
@@ -115,10 +119,21 @@ class Pusher:
     async def _deliver(self, received: Any) -> None:
         is_done = False
         try:
-            is_done = await self._post(received)
+            if not self._is_ending:
+                is_done = await self._unless_ending(received)
         finally:
             ack_ids = [received.ack_id]
             await (self._backlog.acknowledge if is_done else self._backlog.nack)(ack_ids)
+
+    async def _unless_ending(self, received: Any) -> bool:
+        posting = asyncio.ensure_future(self._post(received))
+        self._posting.add(posting)
+        try:
+            return await posting
+        except asyncio.CancelledError:
+            return False
+        finally:
+            self._posting.discard(posting)
 
     async def _post(self, received: Any) -> bool:
         """Posts one message; did its endpoint take it?"""

@@ -1,5 +1,6 @@
 """Every method that a client can call but StreamingPull, by its name: for gRPC and REST alike."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
@@ -53,8 +54,8 @@ def _publisher(
     topics: Topics, publishing: Publishing, subscriptions: Subscriptions
 ) -> dict[str, Method]:
     return {
-        "CreateTopic": _method(types.Topic, types.Topic, topics.create),
-        "UpdateTopic": _method(types.UpdateTopicRequest, types.Topic, topics.update),
+        "CreateTopic": _change(types.Topic, types.Topic, topics.create),
+        "UpdateTopic": _change(types.UpdateTopicRequest, types.Topic, topics.update),
         "Publish": _method(types.PublishRequest, types.PublishResponse, publishing.publish),
         "GetTopic": _method(types.GetTopicRequest, types.Topic, topics.get_topic),
         "ListTopics": _method(
@@ -70,8 +71,8 @@ def _publisher(
             types.ListTopicSnapshotsResponse,
             topics.list_snapshots,
         ),
-        "DeleteTopic": _method(types.DeleteTopicRequest, None, topics.delete),
-        "DetachSubscription": _method(
+        "DeleteTopic": _change(types.DeleteTopicRequest, None, topics.delete),
+        "DetachSubscription": _change(
             types.DetachSubscriptionRequest,
             types.DetachSubscriptionResponse,
             subscriptions.detach,
@@ -81,23 +82,23 @@ def _publisher(
 
 def _subscriber(subscriptions: Subscriptions, pulling: Pulling) -> dict[str, Method]:
     return {
-        "CreateSubscription": _method(types.Subscription, types.Subscription, subscriptions.create),
+        "CreateSubscription": _change(types.Subscription, types.Subscription, subscriptions.create),
         "GetSubscription": _method(
             types.GetSubscriptionRequest, types.Subscription, subscriptions.get_subscription
         ),
-        "UpdateSubscription": _method(
+        "UpdateSubscription": _change(
             types.UpdateSubscriptionRequest, types.Subscription, subscriptions.update
         ),
         "ListSubscriptions": _method(
             types.ListSubscriptionsRequest, types.ListSubscriptionsResponse, subscriptions.list_all
         ),
-        "DeleteSubscription": _method(types.DeleteSubscriptionRequest, None, subscriptions.delete),
+        "DeleteSubscription": _change(types.DeleteSubscriptionRequest, None, subscriptions.delete),
         "ModifyAckDeadline": _method(
             types.ModifyAckDeadlineRequest, None, pulling.modify_ack_deadline
         ),
         "Acknowledge": _method(types.AcknowledgeRequest, None, pulling.acknowledge),
         "Pull": _method(types.PullRequest, types.PullResponse, pulling.pull),
-        "ModifyPushConfig": _method(
+        "ModifyPushConfig": _change(
             types.ModifyPushConfigRequest, None, subscriptions.modify_push_config
         ),
     }
@@ -109,13 +110,40 @@ def _seeker(seeking: Seeking) -> dict[str, Method]:
         "ListSnapshots": _method(
             types.ListSnapshotsRequest, types.ListSnapshotsResponse, seeking.list_all
         ),
-        "CreateSnapshot": _method(types.CreateSnapshotRequest, types.Snapshot, seeking.create),
-        "UpdateSnapshot": _method(types.UpdateSnapshotRequest, types.Snapshot, seeking.update),
-        "DeleteSnapshot": _method(types.DeleteSnapshotRequest, None, seeking.delete),
-        "Seek": _method(types.SeekRequest, types.SeekResponse, seeking.seek),
+        "CreateSnapshot": _change(types.CreateSnapshotRequest, types.Snapshot, seeking.create),
+        "UpdateSnapshot": _change(types.UpdateSnapshotRequest, types.Snapshot, seeking.update),
+        "DeleteSnapshot": _change(types.DeleteSnapshotRequest, None, seeking.delete),
+        "Seek": _change(types.SeekRequest, types.SeekResponse, seeking.seek),
     }
 
 
 def _method(request: Any, reply: Any, call: Call) -> Method:
     """A method of these types of the package; without a reply it is the empty one."""
     return Method(request.pb(), _Empty if reply is None else reply.pb(), call)
+
+
+def _change(request: Any, reply: Any, call: Call) -> Method:
+    """The same of a method that changes resources."""
+    return _method(request, reply, whole(call))
+
+
+def whole(call: Call) -> Call:
+    """A method that comes to its end when its client gives up: what is on disk by then is in memory
+    too, and the other way round."""
+
+    async def answer(request: Any) -> Any:
+        task = asyncio.ensure_future(call(request))
+        _under_way.add(task)
+        task.add_done_callback(_over)
+        return await asyncio.shield(task)
+
+    return answer
+
+
+_under_way: Final[set[asyncio.Future[Any]]] = set()  # so that nobody forgets it
+
+
+def _over(task: "asyncio.Future[Any]") -> None:
+    _under_way.discard(task)
+    if not task.cancelled():
+        task.exception()  # it may be that nobody waits for it any more

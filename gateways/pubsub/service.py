@@ -17,7 +17,7 @@ from asterism.gateways.pubsub.holds import SLOTS, Budget
 from asterism.gateways.pubsub.publishing import Publishing
 from asterism.gateways.pubsub.pulling import Pulling
 from asterism.gateways.pubsub.pushing import Pushing
-from asterism.gateways.pubsub.rpcs import Method, methods_of
+from asterism.gateways.pubsub.rpcs import Method, methods_of, whole
 from asterism.gateways.pubsub.schema_rpcs import Schemas
 from asterism.gateways.pubsub.seeking import Seeking
 from asterism.gateways.pubsub.streams import Streams
@@ -50,7 +50,10 @@ class PubSub:
         pulling = Pulling(self.subscriptions)
         self.methods = {
             **methods_of(self.topics, self.publishing, self.subscriptions, pulling, self.seeking),
-            **{name: Method(*own) for name, own in schema_rpcs.methods_of(schemas).items()},
+            **{
+                name: Method(request, reply, whole(call))
+                for name, (request, reply, call) in schema_rpcs.methods_of(schemas).items()
+            },
         }
 
     async def _forward(self, feed: Feed, delivery: Delivery) -> bool:

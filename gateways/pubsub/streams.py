@@ -17,6 +17,7 @@ from asterism.sdk.connection import clock_ms
 
 KEEP_ALIVE_S: Final = 25.0  # without anything to say
 MESSAGES_MAX: Final = 1_000  # in one response
+CONFIRMATIONS_MAX: Final = 4  # that wait to be written
 StreamingPullResponse: Final[Any] = types.StreamingPullResponse.pb()
 
 Write = Callable[[Any], Awaitable[None]]
@@ -32,11 +33,13 @@ class Stream(Taker):
         self._serves = feed
         self._handed: deque[Handed] = deque()
         self._leaving: list[Handed] = []  # in the response that is being written
-        self._confirmations: deque[Any] = deque()
+        # A client that does not read is not read either.
+        self._confirmations: asyncio.Queue[Any] = asyncio.Queue(CONFIRMATIONS_MAX)
         self._news = asyncio.Event()
         self._shown = (False, False)  # the properties that the client knows
         self._refusal: Refusal | None = None
         self._is_over = False  # the client says no more
+        self._writing: asyncio.Task[Any] | None = None  # that writes a response just now
 
     # --- from the feed ------------------------------------------------------------------------
 
@@ -50,6 +53,18 @@ class Stream(Taker):
     def fail(self, refusal: Refusal) -> None:
         self._refusal = refusal
         self._news.set()
+        if self._writing is not None:  # to a client that may never read it
+            self._writing.cancel()
+
+    def wanted(self, size: int) -> int:
+        self._drop_lost()
+        return super().wanted(size)
+
+    def _drop_lost(self) -> None:
+        """What its client has not read, and does not hold any more, is not kept for it."""
+        if len(self._handed) > self.out:
+            held = self._serves.is_held
+            self._handed = deque(each for each in self._handed if held(each))
 
     # --- from the client ----------------------------------------------------------------------
 
@@ -70,7 +85,7 @@ class Stream(Taker):
         """Acknowledgements and deadlines that come by the stream."""
         if request.ack_ids:
             invalid = await self._serves.acknowledge(request.ack_ids)
-            self._confirm(request.ack_ids, invalid, "acknowledge_confirmation")
+            await self._confirm(request.ack_ids, invalid, "acknowledge_confirmation")
         if request.modify_deadline_ack_ids:
             by_seconds: dict[int, list[str]] = {}
             for ack_id, seconds in zip(
@@ -81,9 +96,9 @@ class Stream(Taker):
             for seconds, ack_ids in by_seconds.items():
                 invalid += await self._serves.modify(ack_ids, seconds)
             ids = request.modify_deadline_ack_ids
-            self._confirm(ids, invalid, "modify_ack_deadline_confirmation")
+            await self._confirm(ids, invalid, "modify_ack_deadline_confirmation")
 
-    def _confirm(self, ack_ids: Any, invalid: list[str], field: str) -> None:
+    async def _confirm(self, ack_ids: Any, invalid: list[str], field: str) -> None:
         """With exactly-once delivery, clients are told what has become of what they said."""
         if not self._serves.terms.is_exactly_once:
             return
@@ -92,7 +107,7 @@ class Stream(Taker):
         told = getattr(response, field)
         told.ack_ids.extend(each for each in ack_ids if each not in wrong)
         told.invalid_ack_ids.extend(invalid)
-        self._confirmations.append(response)
+        await self._confirmations.put(response)
         self._news.set()
 
     # --- to the client ------------------------------------------------------------------------
@@ -121,24 +136,35 @@ class Stream(Taker):
                 await self._write_all(write)
             if self._refusal is not None:
                 raise self._refusal
+        except asyncio.CancelledError:
+            if self._refusal is None:
+                raise
+            raise self._refusal from None
         finally:
             reading.cancel()
             feed.leave(self)
             feed.give_back([*self._leaving, *self._handed])
 
     async def _write_all(self, write: Write) -> None:
-        while self._confirmations:
-            response = self._confirmations.popleft()
+        while not self._confirmations.empty():
+            response = self._confirmations.get_nowait()
             self._fill_properties(response)
-            await write(response)
+            await self._write(write, response)
         if self._properties != self._shown and not self._handed:
             await self._write_messages(write)
         while self._handed and self._refusal is None and not self._is_over:
             await self._write_messages(write)
 
     async def _write_messages(self, write: Write) -> None:
-        await write(self._response())
+        await self._write(write, self._response())
         self._leaving.clear()
+
+    async def _write(self, write: Write, response: Any) -> None:
+        self._writing = asyncio.current_task()
+        try:
+            await write(response)
+        finally:
+            self._writing = None
 
     def _response(self) -> Any:
         """The next messages, as many as one response may have."""

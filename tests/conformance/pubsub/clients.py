@@ -5,7 +5,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Self
 from unittest.mock import patch
 
@@ -14,6 +14,7 @@ from google.api_core.exceptions import DeadlineExceeded, GoogleAPICallError
 from google.cloud import pubsub_v1
 from google.cloud.pubsub_v1.subscriber.message import Message
 from google.pubsub_v1 import PublisherClient as BarePublisher
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 from google.pubsub_v1.types import (
     PubsubMessage,
     ReceivedMessage,
@@ -45,17 +46,28 @@ class Pair:
         self.subscriber.close()
 
 
+def wide_subscriber(address: str) -> pubsub_v1.SubscriberClient:
+    """A subscriber whose channel takes responses of any size."""
+    channel = grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)])
+    return pubsub_v1.SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+
+
 class Project:
     """A project of its own, in which a test makes topics and subscriptions."""
 
-    def __init__(self, pair: Pair, project_id: str) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        project_id: str,
+        subscriber: pubsub_v1.SubscriberClient | None = None,
+    ) -> None:
         self.publisher = pair.publisher
-        self.subscriber = pair.subscriber
+        self.subscriber = subscriber or pair.subscriber
         self.bare = pair.bare
         self.id = project_id
         self.path = f"projects/{project_id}"
 
-    # --- names ----------------------------------------------------------------------------------
+    # --- names ------------------------------------------------------------------------------------
 
     def topic_path(self, name: str) -> str:
         return f"{self.path}/topics/{name}"
@@ -87,7 +99,7 @@ class Project:
         topic = self.topic()
         return topic, self.subscription(topic, **settings)
 
-    # --- messages -----------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
     def publish(
         self, topic: str, *data: bytes, ordering_key: str = "", **attributes: str
@@ -147,7 +159,7 @@ class Project:
             return
         assert not answer.received_messages, data_of(answer.received_messages)
 
-    # --- streams ------------------------------------------------------------------------------------
+    # --- streams ----------------------------------------------------------------------------------
 
     def stream(self, subscription: str, **first: Any) -> "Stream":
         """Opens a stream of the API itself, so that each request is the test's."""
@@ -339,10 +351,9 @@ class Collected:
 
     def close(self) -> None:
         self.future.cancel()
-        try:
+        # Where it has ended by an error before, a test has seen that if it matters.
+        with suppress(GoogleAPICallError):
             self.future.result(PATIENCE_S)
-        except GoogleAPICallError:
-            pass  # it had ended before, which a test has seen where it matters
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Exactly-once subscriptions: acknowledgements that fail say so, and those that do not are final."""
+"""Exactly-once subscriptions: those acknowledgements that fail say so, and the others are final."""
 
 import time
 

@@ -35,9 +35,12 @@ GARBAGE = {
     "a head without an end": b"POST /v1/projects/p/topics/t:publish HTTP/1.1\r\n"
     + b"x: y\r\n" * 20_000,
     "a body that never comes": (
-        b"POST /v1/projects/p/topics/t:publish HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n"
+        b"POST /v1/projects/p/topics/t:publish HTTP/1.1\r\nHost: x\r\n"
+        b"Content-Length: 99999999\r\n\r\n"
     ),
-    "two lengths": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
+    "two lengths": (
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx"
+    ),
     "a chunk of nonsense": (
         b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n"
     ),

@@ -135,7 +135,6 @@ TOO_MUCH = {
     "bytes of a value": {"attributes": attributes(1, 1, VALUE_BYTES_MAX + 1)},
     "bytes of a key, not letters": {"attributes": {"ü" * (KEY_BYTES_MAX // 2 + 1): "v"}},
     "bytes of an ordering key": {"ordering_key": "k" * 1_025},
-    "an empty key": {"attributes": {"": "v"}},
 }
 
 

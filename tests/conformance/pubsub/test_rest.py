@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
-from google.api_core.exceptions import AlreadyExists, NotFound
+from google.api_core.exceptions import Conflict, NotFound
 from google.auth.credentials import AnonymousCredentials
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 from google.pubsub_v1.services.publisher.transports import PublisherRestTransport
@@ -197,7 +197,7 @@ def test_the_client_library_speaks_rest(project: Project, server: PubSubServer) 
     subscriber = SubscriberClient(transport=SubscriberRestTransport(**options))
     topic, subscription = project.topic_path("orders"), project.subscription_path("billing")
     publisher.create_topic(name=topic)
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(Conflict):
         publisher.create_topic(name=topic)
     subscriber.create_subscription(name=subscription, topic=topic, ack_deadline_seconds=30)
     publisher.publish(topic=topic, messages=[PubsubMessage(data=b"x", attributes={"a": "b"})])

@@ -112,7 +112,7 @@ def test_a_key_waits_with_its_message(project: Project) -> None:
 
 
 def dying(project: Project, **settings: Any) -> tuple[str, str, str]:
-    """A topic, a subscription that gives up a message after five attempts, and one of the letters."""
+    """A topic, a subscription that gives up a message after five attempts, and the letters'."""
     topic, dead = project.topic(), project.topic("dead")
     letters = project.subscription(dead, "letters")
     policy = {"dead_letter_topic": dead, "max_delivery_attempts": ATTEMPTS}

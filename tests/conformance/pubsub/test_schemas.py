@@ -50,7 +50,7 @@ def make(
 ) -> str:
     made = schemas.create_schema(
         parent=project.path,
-        schema=Schema(type_=Schema.Type[type_], definition=definition),
+        schema=Schema(type_=getattr(Schema.Type, type_), definition=definition),
         schema_id="state",
     )
     return str(made.name)
@@ -98,7 +98,8 @@ def test_what_is_no_schema_is_refused(
         make(schemas, project, definition, type_)
     with pytest.raises(InvalidArgument):
         schemas.validate_schema(
-            parent=project.path, schema=Schema(type_=Schema.Type[type_], definition=definition)
+            parent=project.path,
+            schema=Schema(type_=getattr(Schema.Type, type_), definition=definition),
         )
 
 
@@ -126,7 +127,7 @@ def test_a_message_is_validated_without_being_published(
 # --- on a topic -----------------------------------------------------------------------------------
 
 
-def topic_with(project: Project, schema: str, encoding: Encoding) -> str:
+def topic_with(project: Project, schema: str, encoding: int) -> str:
     return project.topic(schema_settings={"schema": schema, "encoding": encoding})
 
 
@@ -210,7 +211,7 @@ def test_a_schema_has_revisions(schemas: SchemaServiceClient, project: Project) 
     name = make(schemas, project)
     first = schemas.get_schema(name=name).revision_id
     assert first
-    wider = {**STATE, "fields": [*STATE["fields"], {"name": "size", "type": "int", "default": 0}]}  # type: ignore[misc]
+    wider = {**STATE, "fields": [*STATE["fields"], {"name": "size", "type": "int", "default": 0}]}
     definition = json.dumps(wider)
     committed = schemas.commit_schema(
         name=name, schema=Schema(name=name, type_=Schema.Type.AVRO, definition=definition)

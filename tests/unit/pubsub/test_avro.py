@@ -189,6 +189,16 @@ def test_messages_are_nested_so_deep_and_no_deeper() -> None:
     assert f"nested deeper than {DEPTH_MAX}" in mismatch(BOXES, b"\x02" * 200 + b"\x00")
 
 
+def test_messages_may_be_as_long_as_they_like() -> None:
+    """Only what is within each other counts as nested, not what follows."""
+    item = {"type": "record", "name": "I", "fields": [{"name": "f", "type": ["null", "int"]}]}
+    lists = {"type": "array", "items": {"type": "array", "items": item}}
+    count = 10 * DEPTH_MAX
+    zigzag = bytes((count * 2 & 0x7F | 0x80, count * 2 >> 7))
+    schema(lists).check_binary(zigzag + b"\x02\x02\x02\x00" * count + b"\x00")
+    schema(lists).check_json(json.dumps([[{"f": None}]] * count).encode())
+
+
 @pytest.mark.parametrize(
     ("definition", "why"),
     [

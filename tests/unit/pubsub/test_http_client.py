@@ -1,6 +1,7 @@
 """The client that posts to push endpoints, against a server on a loopback socket."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -143,6 +144,27 @@ def test_an_answer_may_come_before_all_is_sent() -> None:
         endpoint = Endpoint(f"http://127.0.0.1:{port}/")
         with pytest.raises(PostError, match="no answer within"):
             await endpoint.post(HEADERS, b"x" * 50_000_000, 0.5)
+        server.close()
+
+    asyncio.run(run())
+
+
+def test_a_connection_whose_answer_is_not_waited_for_is_closed() -> None:
+    async def run() -> None:
+        is_closed = asyncio.Event()
+
+        async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(ConnectionError):
+                await reader.read(-1)
+            writer.close()
+            is_closed.set()
+
+        server = await asyncio.start_server(keep_silent, "127.0.0.1", 0)
+        endpoint = Endpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        with pytest.raises(PostError):
+            await endpoint.post(HEADERS, b"x", 0.05)
+        async with asyncio.timeout(10):
+            await is_closed.wait()
         server.close()
 
     asyncio.run(run())

@@ -48,6 +48,8 @@ class Backlog:
         self._change()
 
     async def nack(self, ack_ids: Sequence[str]) -> None:
+        for _ in range(10):  # the broker takes a while
+            await asyncio.sleep(0)
         for ack_id in ack_ids:
             self.waiting.append(self.out.pop(ack_id))
             self.nacked.append(ack_id)
