@@ -102,7 +102,7 @@ def listener(config: Config, door: Door[Any]) -> socket.socket:
     except OSError as error:
         if found is not None:
             found.close()
-        raise _cannot_listen(door, listen, error) from None
+        raise cannot_listen(door, listen, error) from None
     return found
 
 
@@ -114,13 +114,19 @@ def open_door(
     ``said`` has at least what the record shows. The process that takes this one's place is told to
     listen on the same port: clients look for it there.
     """
-    host, _ = read_listen(config.door(door).listen)
-    again = listen_text(host, listening.getsockname()[1])
     try:
         listening.listen(BACKLOG)
     except OSError as error:  # two may be bound to one port, of which one can listen
-        raise _cannot_listen(door, again, error) from None
-    say_ready(config, name, **said, listen=again)
+        host, _ = read_listen(config.door(door).listen)
+        where = listen_text(host, listening.getsockname()[1])
+        raise cannot_listen(door, where, error) from None
+    say_open(config, door, name, listening.getsockname()[1], **said)
+
+
+def say_open(config: Config, door: Door[Any], name: str, port: int, **said: str) -> None:
+    """Tells everybody that the door listens on this port: for doors whose server does that."""
+    host, _ = read_listen(config.door(door).listen)
+    say_ready(config, name, **said, listen=listen_text(host, port))
     log.info("listens %s", fields_of(**said))
 
 
@@ -136,7 +142,8 @@ def own_socket(config: Config, name: str) -> Path | None:
     return path
 
 
-def _cannot_listen(door: Door[Any], where: str, error: OSError) -> ConfigError:
+def cannot_listen(door: Door[Any], where: str, error: OSError) -> ConfigError:
+    """What to raise where a door cannot listen: it says what else may be done."""
     said = f"cannot listen on {where}: {error.strerror}."
     names = [name for name, customary in door.customary.items() if customary.key == "listen"]
     others = f" ({', '.join(names)})" if names else ""

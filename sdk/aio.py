@@ -582,6 +582,7 @@ class Node(Connection):
         self._check_open()
         number = self._session.request(Verb.PULL, held.topic_bytes, (held.endpoint, max, wait_ms))
         longest = None if timeout is None else timeout + wait_ms / 1_000
+        inbox._pulling = number
         try:
             reply = await self._answer(number, longest, "pull")
         except PeerError:
@@ -591,6 +592,8 @@ class Node(Connection):
         except BaseException:
             self._cancel_pull(inbox, number)
             raise
+        finally:
+            inbox._pulling = 0
         self._keep_puller(inbox)
         return inbox._take(int(reply.get("count", 0)))
 

@@ -358,6 +358,10 @@ class BlockingInbox:
         taken = self._loop.run(self._inbox.pull(max, wait, timeout=timeout))
         return [BlockingDelivery(self._loop, delivery) for delivery in taken]
 
+    def end_pull(self, *, timeout: float | None = TIMEOUT) -> None:
+        """Has a ``pull`` of another thread return at once, with what it has got by then."""
+        self._loop.run(self._inbox.end_pull(timeout=timeout))
+
     def grant(self, credit: int) -> None:
         """Widens it: so many more deliveries may be out at a time."""
 

@@ -318,6 +318,7 @@ class Inbox:
         self._error: PeerError | None = None
         self._is_closed = False
         self._is_pulled_by_name = False  # it serves the node's pulls, of one receiver
+        self._pulling = 0  # the request of the pull that waits; 0: none does
         self._is_cancelled = False  # a pull that nobody waits for: what it brings goes back
 
     @property
@@ -453,6 +454,16 @@ class Inbox:
         arguments.whole("max", max, 1, limits.CREDIT_MAX)
         wait_ms = arguments.milliseconds("wait", wait, 0, limits.TIME_MS_MAX)
         return await self._node._pull_by(self, max, wait_ms, timeout)
+
+    async def end_pull(self, *, timeout: float | None = TIMEOUT) -> None:
+        """Has a ``pull`` of this inbox that waits return at once, with what it has got by then.
+
+        Cancelling the pull instead gives back what it has got.
+        """
+        number = self._pulling
+        if number and not self.is_closed:
+            topic = self._subscription.topic_bytes
+            await self._node._ask(Verb.CANCEL_WAIT, topic, (number,), timeout)
 
     def let_go(self, sequences: Collection[int]) -> None:
         """Keeps these no longer: they were reported by another way than their deliveries."""

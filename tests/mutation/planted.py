@@ -35,6 +35,8 @@ DOORS = "tests/unit/test_doors.py"
 OPEN_DOORS = "tests/process/test_doors.py"
 NATS = "tests/conformance/nats"
 NATS_UNITS = "tests/unit/nats"
+PUBSUB = "tests/conformance/pubsub"
+PUBSUB_UNITS = "tests/unit/pubsub"
 ECHO = "tests/unit/test_echo.py"
 
 
@@ -1431,5 +1433,68 @@ PLANTED: tuple[Planted, ...] = (
         "    if len(lines) > LINES_MAX:\n",
         "    if len(lines) > 1_000 * LINES_MAX:\n",
         f"{NATS_UNITS}/test_headers.py",
+    ),
+    Planted(
+        "a stream of the Pub/Sub door has no more unacknowledged than it allows",
+        "gateways/pubsub/feeds.py",
+        "            taker.out += 1\n",
+        "",
+        f"{PUBSUB}/test_flow_control.py",
+    ),
+    Planted(
+        "a pull of the Pub/Sub door that is cancelled takes nothing",
+        "gateways/pubsub/pulling.py",
+        "  # nobody is there to have it\n        feed.leave(puller)\n",
+        "\n",
+        f"{PUBSUB}/test_pulling.py",
+    ),
+    Planted(
+        "an exactly-once ack id of the Pub/Sub door is good for its own delivery alone",
+        "gateways/pubsub/feeds.py",
+        "(is_exact and not holds.is_held(found.sequence, found.number))",
+        "(is_exact and holds.get(found.sequence) is None)",
+        f"{PUBSUB}/test_exactly_once.py",
+    ),
+    Planted(
+        "an ack id of the Pub/Sub door is of its subscription",
+        "gateways/pubsub/acks.py",
+        "parts[0] != tag",
+        "not parts[0]",
+        f"{PUBSUB_UNITS}/test_acks.py",
+    ),
+    Planted(
+        "a message of the Pub/Sub door is a dead letter after its attempts, and not before",
+        "gateways/pubsub/terms.py",
+        "delivery.attempt > self.attempts_max",
+        "delivery.attempt >= self.attempts_max",
+        f"{PUBSUB}/test_retries.py",
+    ),
+    Planted(
+        "what a filter of the Pub/Sub door leaves out is not delivered",
+        "gateways/pubsub/terms.py",
+        "self.matches is None or self.matches(attributes_of(delivery))",
+        "self.matches is None or bool(attributes_of(delivery)) or self.matches({})",
+        f"{PUBSUB}/test_filters.py",
+    ),
+    Planted(
+        "an ordering key of the Pub/Sub door holds back the rest of its key",
+        "gateways/pubsub/messages.py",
+        "    if key and is_ordered:\n",
+        "    if key and is_ordered and len(key) > 1_024:\n",
+        f"{PUBSUB_UNITS}/test_messages.py",
+    ),
+    Planted(
+        "what a client of the Pub/Sub door holds does not run out at the broker",
+        "gateways/pubsub/holds.py",
+        "                if held.renew_s <= now_s:\n",
+        "                if held.renew_s + LEASE_S <= now_s:\n",
+        f"{PUBSUB_UNITS}/test_holds.py",
+    ),
+    Planted(
+        "a web page of elsewhere may not use REST of the Pub/Sub door",
+        "gateways/pubsub/origins.py",
+        '    if origin is not None and not _is_here(page := origin.decode("latin-1")):\n',
+        '    if origin == b"null" and not _is_here(page := origin.decode("latin-1")):\n',
+        f"{PUBSUB_UNITS}/test_rest.py",
     ),
 )

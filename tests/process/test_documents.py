@@ -27,6 +27,8 @@ DEFAULT_URLS = {
     "http://localhost:8080": "http_url",
     "nats://127.0.0.1:4222": "nats_url",
     "http://127.0.0.1:8222": "nats_monitor_url",
+    "http://127.0.0.1:8086": "pubsub_rest_url",
+    "127.0.0.1:8085": "pubsub_address",
 }
 SECONDS_MAX = 60
 # Programs in the documents that neither a shell nor Python brings, and how one comes by them.
@@ -42,7 +44,7 @@ def document(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     table = {"monitor": "127.0.0.1:0"}
-    with Broker(doors=("http", "nats"), config={"nats": table}) as running:
+    with Broker(doors=("http", "nats", "pubsub"), config={"nats": table}) as running:
         yield running
 
 

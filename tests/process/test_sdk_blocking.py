@@ -160,6 +160,16 @@ def test_pulling_and_the_work_queue(node: BlockingNode, topic: str) -> None:
     assert {topic, topic + "-work"} <= set(node.list_topics())
 
 
+def test_a_pull_of_another_thread_can_be_ended(node: BlockingNode, topic: str) -> None:
+    node.create_receiver(topic, "me")
+    inbox = node.subscribe(topic, group="me", credit=0)
+    with ThreadPoolExecutor() as pool:
+        pull = pool.submit(inbox.pull, 1, WAIT_S)
+        while not pull.done():
+            inbox.end_pull()
+    assert pull.result() == []
+
+
 def test_a_killed_process_costs_nothing(broker: Broker, node: BlockingNode, topic: str) -> None:
     receipts = []
     for number in range(60):

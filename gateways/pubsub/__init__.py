@@ -1,0 +1,1 @@
+"""The Pub/Sub door: Google's client libraries publish to the broker and subscribe to it."""

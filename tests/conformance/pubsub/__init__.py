@@ -1,0 +1,1 @@
+"""Google Pub/Sub's clients against our door, and against Google's emulator."""

@@ -1,0 +1,1 @@
+"""The parts of the Pub/Sub door, each by itself."""
