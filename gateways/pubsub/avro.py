@@ -3,6 +3,8 @@
 A message is walked through and nothing is built of it. The libraries that decode Avro are not used
 for it: they believe lengths and nesting that a publisher made up, and end the process over them.
 Here a value may be nested so deep and no deeper, and a length is never more than what is there.
+A schema can make a short message into endless work (records that double and take no bytes, unions
+of which every type is tried), so there is a bound on the steps of each check as well.
 """
 
 import json
@@ -11,6 +13,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 DEPTH_MAX: Final = 100  # of a schema, and of a message
+STEPS: Final = 1_000  # that a check of any message may take
+STEPS_A_BYTE: Final = 8  # and besides, for each byte of it; values take one each but for null
+DEFAULT_STEPS: Final = 50_000  # that all defaults of a definition may take together
+NAME_CHARACTERS_MAX: Final = 1_024  # with its namespace
+WHY_CHARACTERS_MAX: Final = 500
+_SHOWN_MAX: Final = 10  # types of a union that a refusal lists
 _INT: Final = (-(1 << 31), (1 << 31) - 1)
 _LONG: Final = (-(1 << 63), (1 << 63) - 1)
 _VARINT_BYTES_MAX: Final = 10
@@ -31,7 +39,30 @@ class MismatchError(ValueError):
 
     def __str__(self) -> str:
         where = "".join(reversed(self.steps)).lstrip(".")
-        return f"{where}: {self.why}" if where else self.why
+        text = f"{_short(where)}: {_short(self.why)}" if where else _short(self.why)
+        return text.encode(errors="backslashreplace").decode()  # it may hold half a character
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= WHY_CHARACTERS_MAX else f"{text[:WHY_CHARACTERS_MAX]} and so on"
+
+
+class _Steps:
+    """What is left of the work that a check may be."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def take(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _TooMuchError("to check it takes more steps than its size allows")
+
+
+class _TooMuchError(MismatchError):
+    """No other type of a union is tried behind this."""
 
 
 # --- binary ---------------------------------------------------------------------------------------
@@ -40,12 +71,13 @@ class MismatchError(ValueError):
 class _Data:
     """The bytes of a message, and how far they were read."""
 
-    __slots__ = ("at", "data", "depth")
+    __slots__ = ("at", "data", "depth", "steps")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0
         self.depth = 0
+        self.steps = _Steps(STEPS + STEPS_A_BYTE * len(data))
 
     def skip(self, count: int) -> None:
         if count > len(self.data) - self.at:
@@ -76,6 +108,7 @@ class _Data:
         return found
 
     def enter(self) -> None:
+        self.steps.take()
         self.depth += 1
         if self.depth > DEPTH_MAX:
             raise MismatchError(f"the message is nested deeper than {DEPTH_MAX}")
@@ -93,8 +126,8 @@ class Type:
         """Reads a value from its binary encoding."""
         raise NotImplementedError
 
-    def check(self, value: Any, is_default: bool, depth: int) -> None:
-        """Checks a value of the JSON encoding, or a default as a schema has it."""
+    def check(self, value: Any, defaults: _Steps | None, depth: int) -> None:
+        """Checks a value of the JSON encoding; or a default as a schema has it, by such steps."""
         raise NotImplementedError
 
 
@@ -111,7 +144,7 @@ class Primitive(Type):
     def skip(self, data: _Data) -> None:
         self._skip(data)
 
-    def check(self, value: Any, is_default: bool, depth: int) -> None:
+    def check(self, value: Any, defaults: _Steps | None, depth: int) -> None:
         if not self._matches(value):
             raise _unlike(self.name, value)
 
@@ -126,8 +159,8 @@ class Fixed(Type):
     def skip(self, data: _Data) -> None:
         data.skip(self._size)
 
-    def check(self, value: Any, is_default: bool, depth: int) -> None:
-        if not _is_octets(value) or len(value) != self._size:
+    def check(self, value: Any, defaults: _Steps | None, depth: int) -> None:
+        if not isinstance(value, str) or len(value) != self._size or not _is_octets(value):
             raise _unlike(f"{self._size} bytes of {self.name}", value)
 
 
@@ -142,7 +175,7 @@ class Enumeration(Type):
         if not 0 <= data.whole() < len(self._symbols):
             raise MismatchError(f"it is no symbol of {self.name}")
 
-    def check(self, value: Any, is_default: bool, depth: int) -> None:
+    def check(self, value: Any, defaults: _Steps | None, depth: int) -> None:
         if not isinstance(value, str) or value not in self._symbols:
             raise _unlike(f"a symbol of {self.name}", value)
 
@@ -158,23 +191,24 @@ class Record(Type):
     def skip(self, data: _Data) -> None:
         data.enter()
         for name, kind in self.fields.items():
+            data.steps.take()
             try:
                 kind.skip(data)
             except MismatchError as error:
                 raise _within(error, f".{name}") from None
         data.depth -= 1
 
-    def check(self, value: Any, is_default: bool, depth: int) -> None:
-        _check_depth(depth)
+    def check(self, value: Any, defaults: _Steps | None, depth: int) -> None:
+        _check_depth(depth, defaults)
         if not isinstance(value, dict):
             raise _unlike(f"the record {self.name}", value)
         for name, kind in self.fields.items():
             if name not in value:
-                if is_default and name in self.defaults:
+                if defaults is not None and name in self.defaults:
                     continue
                 raise _within(MismatchError("the field is missing"), f".{name}")
             try:
-                kind.check(value[name], is_default, depth + 1)
+                kind.check(value[name], defaults, depth + 1)
             except MismatchError as error:
                 raise _within(error, f".{name}") from None
 
@@ -199,20 +233,21 @@ class Array(Type):
     def _skip_block(self, data: _Data, count: int) -> None:
         for _ in range(count):
             before = data.at
+            data.steps.take()
             if self._is_map:
                 _skip_text(data)
             self._items.skip(data)
             if data.at == before:
                 return  # items that take no bytes, however many there are said to be
 
-    def check(self, value: Any, is_default: bool, depth: int) -> None:
-        _check_depth(depth)
+    def check(self, value: Any, defaults: _Steps | None, depth: int) -> None:
+        _check_depth(depth, defaults)
         if not isinstance(value, dict if self._is_map else list):
             raise _unlike(f"a {self.name}" if self._is_map else f"an {self.name}", value)
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for at, item in items:
             try:
-                self._items.check(item, is_default, depth + 1)
+                self._items.check(item, defaults, depth + 1)
             except MismatchError as error:
                 raise _within(error, f"[{at!r}]") from None
 
@@ -225,7 +260,11 @@ class Union(Type):
     def __init__(self, branches: list[Type]) -> None:
         self._branches = branches
         self._named = {branch.name: branch for branch in branches}
-        self._names = ", ".join(self._named)
+
+    @property
+    def _names(self) -> str:
+        rest = ["and so on"] if len(self._branches) > _SHOWN_MAX else []
+        return ", ".join([*(branch.name for branch in self._branches[:_SHOWN_MAX]), *rest])
 
     def skip(self, data: _Data) -> None:
         data.enter()
@@ -235,10 +274,10 @@ class Union(Type):
         self._branches[chosen].skip(data)
         data.depth -= 1
 
-    def check(self, value: Any, is_default: bool, depth: int) -> None:
-        _check_depth(depth)
-        if is_default:
-            self._check_default(value, depth)
+    def check(self, value: Any, defaults: _Steps | None, depth: int) -> None:
+        _check_depth(depth, defaults)
+        if defaults is not None:
+            self._check_default(value, defaults, depth)
         elif value is None and "null" in self._named:
             return
         elif not isinstance(value, dict) or len(value) != 1:
@@ -249,12 +288,15 @@ class Union(Type):
             name, inner = next(iter(value.items()))
             if name not in self._named or name == "null":
                 raise MismatchError(f"{_shown(name)} is none of {self._names}")
-            self._named[name].check(inner, False, depth + 1)
+            self._named[name].check(inner, None, depth + 1)
 
-    def _check_default(self, value: Any, depth: int) -> None:
+    def _check_default(self, value: Any, steps: _Steps, depth: int) -> None:
         for branch in self._branches:
+            steps.take()
             try:
-                return branch.check(value, True, depth + 1)
+                return branch.check(value, steps, depth + 1)
+            except _TooMuchError:
+                raise
             except MismatchError:
                 continue
         raise MismatchError(f"it is none of {self._names}")
@@ -269,7 +311,9 @@ def _unlike(wanted: str, value: Any) -> MismatchError:
     return MismatchError(f"it must be {wanted}, not {_shown(value)}")
 
 
-def _check_depth(depth: int) -> None:
+def _check_depth(depth: int, defaults: _Steps | None) -> None:
+    if defaults is not None:
+        defaults.take()
     if depth > DEPTH_MAX:
         raise MismatchError(f"the message is nested deeper than {DEPTH_MAX}")
 
@@ -278,7 +322,7 @@ def _shown(value: Any) -> str:
     """A value of JSON as a sentence may have it: short."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "an array"
-    text = json.dumps(value)
+    text = json.dumps(value[:61] if isinstance(value, str) else value)
     return text if len(text) <= 60 else text[:60] + " and so on"
 
 
@@ -317,7 +361,13 @@ def _is_number(value: Any) -> bool:
 
 def _is_octets(value: Any) -> bool:
     """Bytes are text in JSON, each a character of Latin 1."""
-    return isinstance(value, str) and all(char <= "\xff" for char in value)
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode("latin-1")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 _PRIMITIVES: Final = {
@@ -360,7 +410,7 @@ class Schema:
             value = json.loads(data)
         except (ValueError, RecursionError):
             raise MismatchError("the message is not valid JSON") from None
-        self._root.check(value, False, 0)
+        self._root.check(value, None, 0)
 
 
 def read_schema(definition: str) -> Schema:
@@ -404,9 +454,10 @@ class _Reader:
         return self.read(kind, namespace, depth + 1)
 
     def check_defaults(self) -> None:
+        steps = _Steps(DEFAULT_STEPS)
         for name, kind, value in self._defaults:
             try:
-                kind.check(value, True, 0)
+                kind.check(value, steps, 0)
             except MismatchError as error:
                 raise SchemaError(f"the default of {name} is not of its type: {error}") from None
 
@@ -428,7 +479,8 @@ class _Reader:
         if not isinstance(name, str) or not isinstance(own, str):
             raise SchemaError("name and namespace of a type must be text")
         whole = name if "." in name or not own else f"{own}.{name}"
-        if not all(_NAME.fullmatch(part) for part in whole.split(".")):
+        is_short = len(whole) <= NAME_CHARACTERS_MAX
+        if not is_short or not all(_NAME.fullmatch(part) for part in whole.split(".")):
             raise SchemaError(f"{_shown(whole)} cannot be the name of a type")
         if whole in self._named or whole in _PRIMITIVES:
             raise SchemaError(f"there are two types {_shown(whole)}")
@@ -479,5 +531,5 @@ class _Reader:
         if "union" in names:
             raise SchemaError("a union cannot have a union in it")
         if len(set(names)) != len(names):
-            raise SchemaError(f"a union has a type twice: {', '.join(names)}")
+            raise SchemaError(f"a union has a type twice: {_short(', '.join(names))}")
         return Union(branches)

@@ -33,6 +33,7 @@ SIZE_FIRST: Final = 16_384  # bytes that a message is taken to have before one w
 SIZE_LEAST: Final = 128
 LARGE_BYTES: Final = 8_192  # a payload over this counts against what one endpoint may have out
 LARGE_ALL_BYTES: Final = 24 * 1_048_576  # then the next endpoint is used
+ACKNOWLEDGED_MAX: Final = 10_000  # messages that are known to be done while a pull is under way
 SOURCES_MAX: Final = 16  # endpoints of one subscription
 PAUSE_S: Final = (0.05, 1.0)  # before the broker is asked again that did not answer: first, most
 log = logging.getLogger("asterism.pubsub")
@@ -368,7 +369,7 @@ class Feed:
         self._check_open()
         sequences, invalid = [], []
         holds, is_exact = self.holds, self.terms.is_exactly_once
-        for text in ack_ids:
+        for text in dict.fromkeys(ack_ids):
             found = read_ack_id(self._tag, text)
             if found is None or (is_exact and not holds.is_held(found.sequence, found.number)):
                 invalid.append(text)
@@ -376,9 +377,18 @@ class Feed:
             holds.release(found.sequence)
             sequences.append(found.sequence)
         if sequences:
-            self._acknowledged.update(sequences)
-            await self._acks.confirmed(sequences)
+            refused = await self._acks.confirmed(sequences)
+            if self._pulling is not None and len(self._acknowledged) < ACKNOWLEDGED_MAX:
+                self._acknowledged.update(each for each in sequences if each not in refused)
         return invalid
+
+    def count_invalid(self, ack_ids: Iterable[str]) -> int:
+        """How many ack ids are not of what is held."""
+        tag, holds, count = self._tag, self.holds, 0
+        for text in ack_ids:
+            found = read_ack_id(tag, text)
+            count += found is None or not holds.is_held(found.sequence, found.number)
+        return count
 
     async def modify(self, ack_ids: Iterable[str], seconds: int) -> list[str]:
         """Moves deadlines; 0 gives messages back. Those whose ack ids are good no more."""
@@ -386,7 +396,7 @@ class Feed:
         now_s = time.monotonic()
         invalid: list[str] = []
         back: dict[float, list[int]] = {}
-        for text in ack_ids:
+        for text in dict.fromkeys(ack_ids):
             found = read_ack_id(self._tag, text)
             held = None if found is None else self.holds.get(found.sequence)
             if found is None or held is None or held.number != found.number:

@@ -14,7 +14,9 @@ from asterism.gateways.pubsub.errors import (
     refusal_of,
     status_details,
 )
+from asterism.gateways.pubsub.raw_requests import read_request
 from asterism.gateways.pubsub.rpcs import (
+    REQUEST_BYTES_MAX,
     STREAMING_PULL,
     SUBSCRIBER,
     Method,
@@ -50,28 +52,32 @@ async def _abort(context: Any, error: Exception) -> None:
 
 
 def _unary(method: Method) -> Any:
-    call = method.call
+    kind, _, call, most_bytes = method
 
-    async def answer(request: Any, context: Any) -> Any:
+    async def answer(raw: bytes, context: Any) -> Any:
         try:
-            return await call(request)
+            return await call(read_request(kind, raw, most_bytes))
         except Exception as error:
             await _abort(context, error)
 
     return grpc.unary_unary_rpc_method_handler(
-        answer, method.request.FromString, method.reply.SerializeToString
+        answer, response_serializer=method.reply.SerializeToString
     )
 
 
 def _streaming(run: Callable[[AsyncIterator[Any], Any], Awaitable[None]]) -> Any:
-    async def answer(requests: AsyncIterator[Any], context: Any) -> None:
+    async def read(raws: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+        async for raw in raws:
+            yield read_request(StreamingPullRequest, raw, REQUEST_BYTES_MAX)
+
+    async def answer(raws: AsyncIterator[bytes], context: Any) -> None:
         try:
-            await run(requests, context.write)
+            await run(read(raws), context.write)
         except Exception as error:
             await _abort(context, error)
 
     return grpc.stream_stream_rpc_method_handler(
-        answer, StreamingPullRequest.FromString, lambda response: response.SerializeToString()
+        answer, response_serializer=lambda response: response.SerializeToString()
     )
 
 

@@ -114,5 +114,6 @@ def write_message(message: Any, delivery: Delivery, now_ms: int) -> None:
     if key:
         message.ordering_key = key
     seconds, rest_ms = divmod(published_ms(delivery, now_ms), 1_000)
-    message.publish_time.seconds = seconds
-    message.publish_time.nanos = rest_ms * 1_000_000
+    publish_time = message.publish_time
+    publish_time.seconds = seconds
+    publish_time.nanos = rest_ms * 1_000_000

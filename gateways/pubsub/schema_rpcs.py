@@ -12,7 +12,7 @@ from typing import Any, Final
 from google.protobuf import empty_pb2
 from google.pubsub_v1.types import schema as types
 
-from asterism.gateways.pubsub.avro import MismatchError
+from asterism.gateways.pubsub.avro import STEPS, STEPS_A_BYTE, MismatchError
 from asterism.gateways.pubsub.catalogue import Catalogue, Record
 from asterism.gateways.pubsub.errors import Code, Refusal, already_exists, invalid, not_found
 from asterism.gateways.pubsub.names import (
@@ -41,7 +41,7 @@ KIND: Final = "schema"
 SERVICE: Final = "google.pubsub.v1.SchemaService"
 REVISIONS: Final = "revisions"  # the fact: each as its protobuf, the last one first
 REVISION_ID_BYTES: Final = 4
-THREAD_BYTES_MIN: Final = 65_536  # a larger message is checked beside the loop
+THREAD_STEPS_MIN: Final = 50_000  # what may take more is checked beside the loop
 Schema: Final[Any] = types.Schema.pb()
 ListSchemasResponse: Final[Any] = types.ListSchemasResponse.pb()
 ListSchemaRevisionsResponse: Final[Any] = types.ListSchemaRevisionsResponse.pb()
@@ -73,7 +73,7 @@ class Schemas:
         if record is None:
             raise Refusal(Code.NOT_FOUND, "The schema of the topic was deleted.")
         revisions = self._revisions(record)
-        found = [await self._match(revisions, settings, each.data) for each in messages]
+        found = await self._match(revisions, settings, [each.data for each in messages])
         for message, revision_id in zip(messages, found, strict=True):
             mark(message, settings, revision_id)
 
@@ -85,11 +85,14 @@ class Schemas:
             held = self._read[record.name] = (record.facts[REVISIONS], _revisions_of(record))
         return held[1]
 
-    async def _match(self, revisions: list[Any], settings: Any, data: bytes) -> str:
-        arguments = (revisions, settings, data, self._checkers.of)
-        if len(data) < THREAD_BYTES_MIN:
-            return matching(*arguments)
-        return await asyncio.to_thread(matching, *arguments)
+    async def _match(self, revisions: list[Any], settings: Any, found: list[bytes]) -> list[str]:
+        """The revision that each message is of."""
+
+        def match() -> list[str]:
+            return [matching(revisions, settings, data, self._checkers.of) for data in found]
+
+        steps = sum(STEPS + STEPS_A_BYTE * len(data) for data in found) * len(revisions)
+        return match() if steps < THREAD_STEPS_MIN else await asyncio.to_thread(match)
 
     # --- what clients ask ---------------------------------------------------------------------
 

@@ -80,11 +80,14 @@ class Checkers:
     def of(self, schema: Any) -> Checker | None:
         """What messages of this revision are held against."""
         key = f"{schema.name}@{schema.revision_id}"
-        if key not in self._read:
+        try:
+            return self._read[key]
+        except KeyError:
             if len(self._read) >= CHECKERS_MAX:
                 self._read.clear()
-            self._read[key] = checker_of(schema)
-        return self._read[key]
+        # More than one thread may be here: what they read is alike.
+        found = self._read[key] = checker_of(schema)
+        return found
 
 
 def allowed(revisions: Sequence[Any], first: str, last: str) -> list[Any]:

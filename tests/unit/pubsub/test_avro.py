@@ -278,3 +278,51 @@ def test_a_definition_is_nested_so_deep_and_no_deeper() -> None:
         definition = {"type": "array", "items": definition}
     with pytest.raises(SchemaError, match="nested deeper than"):
         schema(definition)
+
+
+def doubling(count: int) -> Any:
+    """Records of which each has the one before twice, and the first has nothing."""
+    found: Any = {"type": "record", "name": "R0", "fields": []}
+    for at in range(1, count + 1):
+        twice = [{"name": "a", "type": found}, {"name": "b", "type": f"R{at - 1}"}]
+        found = {"type": "record", "name": f"R{at}", "fields": twice}
+    return found
+
+
+def test_records_that_double_and_take_no_bytes_are_given_up_soon() -> None:
+    schema(doubling(5)).check_binary(b"")
+    began_s = time.monotonic()
+    assert "more steps than its size allows" in mismatch(doubling(30), b"")
+    items = {"type": "array", "items": {"type": "map", "values": doubling(30)}}
+    assert "more steps than its size allows" in mismatch(items, b"\x02\x02\x02a")
+    assert time.monotonic() - began_s < 1
+
+
+def test_a_message_of_many_small_values_is_within_its_steps() -> None:
+    lists = {"type": "array", "items": ["null", {"type": "array", "items": "int"}]}
+    schema(lists).check_binary(b"\xa0\x8d\x06" + b"\x02\x04\x02\x04\x00" * 50_000 + b"\x00")
+
+
+def test_a_default_that_every_type_of_unions_is_tried_for_is_given_up_soon() -> None:
+    default: Any = {}
+    for _ in range(40):
+        default = {"n": default}
+    second = {"type": "record", "name": "B", "fields": [{"name": "n", "type": ["A", "B"]}]}
+    first = {"type": "record", "name": "A", "fields": [{"name": "n", "type": ["A", second]}]}
+    began_s = time.monotonic()
+    with pytest.raises(SchemaError, match="more steps than its size allows"):
+        schema(fields({"type": [first, "B"], "default": default}))
+    assert time.monotonic() - began_s < 1
+
+
+def test_a_refusal_is_short_and_can_be_sent() -> None:
+    numbers = {"type": "map", "values": "int"}
+    assert mismatch(numbers, {"\ud800": "x"}).encode()
+    assert len(mismatch(numbers, {"k" * 100_000: "x" * 100_000})) < 1_200
+    many = [{"type": "fixed", "name": f"F{at}", "size": 1} for at in range(1_000)]
+    assert len(mismatch(many, 1)) < 1_200
+
+
+def test_a_name_has_a_bound() -> None:
+    with pytest.raises(SchemaError, match="cannot be the name of a type"):
+        schema({"type": "fixed", "name": "F", "namespace": "n" * 2_000, "size": 1})

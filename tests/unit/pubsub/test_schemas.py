@@ -11,7 +11,7 @@ from google.pubsub_v1.types import schema as schema_types
 
 from asterism.gateways.pubsub.catalogue import Record
 from asterism.gateways.pubsub.errors import Code
-from asterism.gateways.pubsub.schema_rpcs import THREAD_BYTES_MIN, Schemas, methods_of
+from asterism.gateways.pubsub.schema_rpcs import THREAD_STEPS_MIN, Schemas, methods_of
 from asterism.gateways.pubsub.schemas import DEFINITION_BYTES_MAX, REVISIONS_MAX, allowed
 from tests.unit.pubsub.refusals import refused
 
@@ -283,7 +283,7 @@ def test_a_message_that_is_of_no_revision_is_refused_and_none_is_marked(door: Do
 
 def test_a_large_message_is_checked_as_well(door: Door) -> None:
     door.create()
-    large = "x" * THREAD_BYTES_MIN
+    large = "x" * THREAD_STEPS_MIN
     door.publish(json.dumps({"a": large}).encode())
     with refused("it must be string"):
         door.publish(json.dumps({"a": [large]}).encode())
