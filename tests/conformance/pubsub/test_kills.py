@@ -38,7 +38,10 @@ def there(killed: Door) -> Iterator[Project]:
 
 
 class Publishing:
-    """Publishes 0, 1, 2, … in a thread of its own, each until it is accepted."""
+    """Publishes 0, 1, 2, … in a thread of its own, each until it is accepted.
+
+    The client publishes again what was not answered, so that a number may be in two messages.
+    """
 
     def __init__(self, project: Project, topic: str, keys: int = 0) -> None:
         self._project, self._topic, self._keys = project, topic, keys
@@ -74,26 +77,23 @@ class Confirming:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._confirmed: dict[bytes, float] = {}
+        self._confirmed_s: dict[str, float] = {}  # by message id
+        self.confirmed: set[bytes] = set()
         self.again: list[bytes] = []
 
     def take(self, message: Message) -> None:
         now = time.monotonic()
         with self._lock:
             # One that was on its way before its acknowledgement was confirmed may come behind it.
-            if self._confirmed.get(message.data, now) < now - 1:
+            if self._confirmed_s.get(message.message_id, now) < now - 1:
                 self.again.append(message.data)
         try:
             message.ack_with_response().result(BACK_S)
         except (AcknowledgeError, TimeoutError):
             return
         with self._lock:
-            self._confirmed.setdefault(message.data, time.monotonic())
-
-    @property
-    def confirmed(self) -> set[bytes]:
-        with self._lock:
-            return set(self._confirmed)
+            self._confirmed_s.setdefault(message.message_id, time.monotonic())
+            self.confirmed = {*self.confirmed, message.data}
 
 
 class Pulling:
@@ -106,6 +106,7 @@ class Pulling:
         self._project, self._subscription = project, subscription
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._confirmed_ids: set[str] = set()
         self.confirmed: set[bytes] = set()
         self.again: list[bytes] = []
         self._thread.start()
@@ -113,15 +114,17 @@ class Pulling:
     def _run(self) -> None:
         while not self._is_over.is_set():
             with contextlib.suppress(GoogleAPICallError, RetryError):
-                before = set(self.confirmed)
                 answer = self._project.subscriber.pull(
                     subscription=self._subscription, max_messages=20, timeout=2, retry=None
                 )
                 got = list(answer.received_messages)
-                self.again += set(data_of(got)) & before
+                self.again += [
+                    one.message.data for one in got if one.message.message_id in self._confirmed_ids
+                ]
                 if got:
                     self._project.acknowledge(self._subscription, got)
-                    self.confirmed.update(data_of(got))
+                    self._confirmed_ids.update(one.message.message_id for one in got)
+                    self.confirmed = {*self.confirmed, *data_of(got)}
 
     def stop(self) -> None:
         self._is_over.set()

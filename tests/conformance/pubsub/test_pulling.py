@@ -309,3 +309,16 @@ def test_an_older_attempt_does_not_end_a_newer_one(project: Project) -> None:
     project.nothing(subscription)
     project.acknowledge(subscription, new)
     project.nothing(subscription)
+
+
+@pytest.mark.beyond_reference("has it come again")
+def test_an_acknowledgement_of_an_older_attempt_counts(project: Project) -> None:
+    """Whoever processed the message has processed it, though another has been given it since."""
+    topic, subscription = project.both()
+    project.publish(topic, b"x")
+    old = project.pull(subscription)
+    project.nack(subscription, old)
+    new = project.pull(subscription)
+    project.acknowledge(subscription, old)
+    project.nack(subscription, new)
+    project.nothing(subscription)

@@ -112,20 +112,6 @@ def test_a_subscriber_ends_when_its_subscription_is_deleted(project: Project) ->
         collected.future.result(20)
 
 
-def test_what_a_subscriber_that_has_left_had_can_be_given_back(project: Project) -> None:
-    topic, subscription = project.both(ack_deadline_seconds=600)
-    held: list[Message] = []
-    project.publish(topic, b"one", b"two")
-    with project.collect(subscription, held.append) as collected:
-        collected.wait_for(2)
-    project.subscriber.modify_ack_deadline(
-        subscription=subscription,
-        ack_ids=[message.ack_id for message in held],
-        ack_deadline_seconds=0,
-    )
-    assert sorted(project.pulled(subscription, 2)) == [b"one", b"two"]
-
-
 # --- request by request ---------------------------------------------------------------------------
 
 
