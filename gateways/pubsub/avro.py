@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from asterism.gateways.pubsub.json_texts import read_json
+
 DEPTH_MAX: Final = 100  # of a schema, and of a message
 STEPS: Final = 1_000  # that a check of any message may take
 STEPS_A_BYTE: Final = 8  # and besides, for each byte of it; values take one each but for null
@@ -407,7 +409,7 @@ class Schema:
         Fields that a record does not have are passed over, as Google's service does.
         """
         try:
-            value = json.loads(data)
+            value = read_json(data)
         except (ValueError, RecursionError):
             raise MismatchError("the message is not valid JSON") from None
         self._root.check(value, None, 0)

@@ -17,6 +17,7 @@ from google.protobuf import json_format
 
 from asterism.checks import shown
 from asterism.gateways.pubsub.errors import Code, Refusal, invalid
+from asterism.gateways.pubsub.json_texts import read_json
 
 VERSION: Final = "v1"
 _PUBLISHER: Final = "google.pubsub.v1.Publisher"
@@ -178,7 +179,7 @@ def request_of(call: Call, request_type: Any, body: bytes) -> Any:
 
 def _read_json(body: bytes) -> dict[str, Any]:
     try:
-        read = json.loads(body)
+        read = read_json(body)
     except (ValueError, RecursionError):
         raise invalid("The body is not valid JSON.") from None
     if not isinstance(read, dict):

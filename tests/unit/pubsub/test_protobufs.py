@@ -1,6 +1,9 @@
 """Protocol Buffer schemas that come compiled."""
 
 import json
+import resource
+import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -68,3 +71,73 @@ def test_what_is_not_compiled_is_refused() -> None:
     del files.file[0]  # what it depends on
     with pytest.raises(SchemaError, match="cannot be used"):
         read_compiled(files.SerializeToString(), "shop.Order")
+
+
+FIXED64 = 6
+
+
+def wide() -> bytes:
+    """A message of a few bytes in whose list each has room for thousands of fields."""
+    files: Any = descriptor_pb2.FileDescriptorSet()
+    file = files.file.add(name="wide.proto", syntax="proto3")
+    each = file.message_type.add(name="Wide")
+    for at in range(3_000):
+        each.field.add(name=f"f{at}", number=at + 1, label=1, type=FIXED64)
+    root = file.message_type.add(name="Root")
+    root.field.add(name="w", number=1, label=3, type=MESSAGE, type_name=".Wide")
+    return bytes(files.SerializeToString())
+
+
+def test_a_message_with_many_in_it_takes_no_memory_in_binary() -> None:
+    schema = read_compiled(wide(), "Root")
+    tracemalloc.start()
+    schema.check_binary(b"\x0a\x00" * 100_000)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 5_000_000
+    # What the library takes is not traced: it was 2.4 GB.
+    assert vm_peak_bytes() < 1_000_000_000
+
+
+def vm_peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024
+
+
+def test_a_message_with_many_in_it_is_given_up_soon_in_json() -> None:
+    schema = read_compiled(wide(), "Root")
+    schema.check_json(b'{"w": [{}, {"f1": "2"}]}')
+    began_s = time.monotonic()
+    with pytest.raises(MismatchError, match="more messages in it than its size allows"):
+        schema.check_json(b'{"w": [' + b"{}," * 100_000 + b"{}]}")
+    assert time.monotonic() - began_s < 2
+    with pytest.raises(MismatchError, match="extensions are not read"):
+        schema.check_json(b'{"[a.b]": []}')
+
+
+@pytest.mark.parametrize(
+    "name", ["Timestamp", "Duration", "Struct", "Value", "FieldMask", "ListValue", "Any"]
+)
+def test_a_type_of_googles_that_is_not_as_it_has_it_is_refused(name: str) -> None:
+    files: Any = descriptor_pb2.FileDescriptorSet()
+    file = files.file.add(name="own.proto", package="google.protobuf", syntax="proto3")
+    file.message_type.add(name=name).field.add(name="x", number=1, label=1, type=STRING)
+    kind = f".google.protobuf.{name}"
+    root = file.message_type.add(name="Root")
+    root.field.add(name="w", number=1, label=1, type=MESSAGE, type_name=kind)
+    with pytest.raises(SchemaError, match=f"{name} is not as Google defines that"):
+        read_compiled(files.SerializeToString(), "google.protobuf.Root")
+
+
+def test_a_wrapper_that_google_has_not_is_refused() -> None:
+    files: Any = descriptor_pb2.FileDescriptorSet()
+    file = files.file.add(name="google/protobuf/wrappers.proto", syntax="proto3")
+    file.message_type.add(name="Mine")
+    with pytest.raises(SchemaError, match="has a message 'Mine' of its own"):
+        read_compiled(files.SerializeToString(), "Mine")
+
+
+def test_half_a_character_is_refused_by_words_that_can_be_sent() -> None:
+    for data in (b'{"\\ud800": 1}', b'{"id": "\\ud800"}'):
+        with pytest.raises(MismatchError) as caught:
+            read_compiled(compiled(), "shop.Order").check_json(data)
+        assert str(caught.value).encode()
