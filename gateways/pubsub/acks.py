@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from asterism import limits
 
 TAG_CHARACTERS: Final = 8
-PART_CHARACTERS_MAX: Final = 20  # of a number in an ack id
+CHARACTERS_MAX: Final = TAG_CHARACTERS + 3 * 21  # of an ack id: of every number at most 20
 BATCH_MAX: Final = 2_000  # sequences in one request to the broker
 
 _numbers: Final = itertools.count(time.time_ns() // 1_000)
@@ -44,7 +44,7 @@ def ack_id_of(tag: str, sequence: int, attempt: int, number: int) -> str:
 def read_ack_id(tag: str, text: str) -> AckId | None:
     """What an ack id of a subscription says; ``None`` where it is none, or another's."""
     parts = text.split("-")
-    if len(parts) != 4 or parts[0] != tag or max(map(len, parts)) > PART_CHARACTERS_MAX:
+    if len(parts) != 4 or parts[0] != tag or len(text) > CHARACTERS_MAX:
         return None
     try:
         found = AckId(int(parts[1]), int(parts[2]), int(parts[3], 16))

@@ -83,7 +83,8 @@ class Holds:
 
     def add(self, sequence: int, held: Held, now_s: float) -> None:
         """Somebody has a delivery; whoever had an earlier one of the message has it no more."""
-        self.release(sequence)
+        if sequence in self._held:
+            self.release(sequence)
         self._held[sequence] = held
         self._budget.left -= 1
         held.renew_s = now_s + RENEW_S
@@ -94,6 +95,7 @@ class Holds:
         is_earlier = until_s < held.until_s
         held.until_s = until_s
         if is_earlier:  # else it is looked at in time
+            self._forget_slot(sequence, held)
             self._look_at(sequence, held)
 
     def release(self, sequence: int) -> Held | None:
@@ -111,7 +113,6 @@ class Holds:
             self.release(sequence)
 
     def _look_at(self, sequence: int, held: Held) -> None:
-        self._forget_slot(sequence, held)
         slot = max(int(min(held.until_s, held.renew_s) * SLOTS) + 1, self._swept + 1)
         held.slot = slot
         due = self._due.get(slot)
@@ -141,5 +142,6 @@ class Holds:
                 if held.renew_s <= now_s:
                     held.renew_s = now_s + RENEW_S
                     to_renew.append(sequence)
+                self._forget_slot(sequence, held)
                 self._look_at(sequence, held)
         return Swept(expired, to_renew)

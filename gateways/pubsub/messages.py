@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import msgpack
 
-from asterism import limits
+from asterism import checks, limits
+from asterism.errors import PeerError
 from asterism.message import Mode, Status
 from asterism.packing import pack_value
 from asterism.sdk.aio import Delivery
@@ -92,8 +93,8 @@ def _unspilled(delivery: Delivery) -> tuple[dict[str, str], bytes]:
     payload = delivery.payload
     try:
         count = int(delivery.attributes[SPILLED])
-        return dict(msgpack.unpackb(payload[:count])), payload[count:]
-    except (ValueError, TypeError, msgpack.UnpackException):  # somebody else's attribute
+        return checks.string_map("attributes", msgpack.unpackb(payload[:count])), payload[count:]
+    except (ValueError, TypeError, PeerError, msgpack.UnpackException):  # somebody else's attribute
         return delivery.attributes, payload
 
 
@@ -114,5 +115,6 @@ def write_message(message: Any, delivery: Delivery, now_ms: int) -> None:
     if key:
         message.ordering_key = key
     seconds, rest_ms = divmod(published_ms(delivery, now_ms), 1_000)
-    message.publish_time.seconds = seconds
-    message.publish_time.nanos = rest_ms * 1_000_000
+    publish_time = message.publish_time
+    publish_time.seconds = seconds
+    publish_time.nanos = rest_ms * 1_000_000

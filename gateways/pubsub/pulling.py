@@ -7,12 +7,13 @@ from google.protobuf import empty_pb2
 from google.pubsub_v1.types import pubsub as types
 
 from asterism.gateways.pubsub import rules
-from asterism.gateways.pubsub.errors import Refusal, invalid_ack_ids
+from asterism.gateways.pubsub.errors import Code, Refusal, invalid_ack_ids
 from asterism.gateways.pubsub.feeds import Feed, Handed, Taker
 from asterism.gateways.pubsub.subscriptions import Subscriptions
 from asterism.sdk.connection import clock_ms
 
 ANSWER_BYTES_MAX: Final = 3_900_000  # of messages: clients take no answer over 4 MiB by default
+NAMED_MAX: Final = 80  # invalid ack ids in an answer: clients take 8 KiB of metadata for sure
 WAIT_S_MAX: Final = 90.0  # that a pull waits for a message
 PullResponse: Final[Any] = types.PullResponse.pb()
 
@@ -84,6 +85,7 @@ class Pulling:
         """Acknowledges messages; what it confirms never comes again."""
         rules.check_acknowledge(request)
         feed = self._subscriptions.feed(request.subscription)
+        _check_nameable(feed, request.ack_ids)
         invalid = await feed.acknowledge(request.ack_ids)
         if invalid and feed.terms.is_exactly_once:
             raise invalid_ack_ids(invalid)
@@ -93,7 +95,21 @@ class Pulling:
         """Moves deadlines, or gives messages back."""
         rules.check_modify_ack_deadline(request)
         feed = self._subscriptions.feed(request.subscription)
+        _check_nameable(feed, request.ack_ids)
         invalid = await feed.modify(request.ack_ids, request.ack_deadline_seconds)
         if invalid and feed.terms.is_exactly_once:
             raise invalid_ack_ids(invalid)
         return empty_pb2.Empty()
+
+
+def _check_nameable(feed: Feed, ack_ids: Any) -> None:
+    """Refuses a request with more invalid ack ids than one answer can name, before anything counts.
+
+    Clients take what an answer does not name as done, and take no answer that names too many.
+    """
+    if not feed.terms.is_exactly_once:
+        return
+    count = feed.count_invalid(ack_ids)
+    if count > NAMED_MAX:
+        said = f"{count} ack ids are not valid: none counts, as no answer can name them all."
+        raise Refusal(Code.FAILED_PRECONDITION, said)

@@ -54,7 +54,7 @@ class Pushing:
         """A subscription was made or changed, or is gone: it pushes or not, and to where."""
         running = self._running.get(record.uid)
         resource = record.resource
-        is_there = self._catalogue.by_uid(record.uid) is not None
+        is_there = self._catalogue.find("subscription", record.name) is record
         config, deadline_s = resource.push_config, resource.ack_deadline_seconds
         wants = is_there and not record.facts.get("detached") and bool(config.push_endpoint)
         if running is not None:

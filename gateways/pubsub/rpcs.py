@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from google.protobuf import empty_pb2
 from google.pubsub_v1.types import pubsub as types
 
+from asterism.gateways.pubsub import rules
 from asterism.gateways.pubsub.publishing import Publishing
 from asterism.gateways.pubsub.pulling import Pulling
 from asterism.gateways.pubsub.seeking import Seeking
@@ -17,6 +18,7 @@ PUBLISHER: Final = "google.pubsub.v1.Publisher"
 SUBSCRIBER: Final = "google.pubsub.v1.Subscriber"
 STREAMING_PULL: Final = "StreamingPull"
 StreamingPullRequest: Final[Any] = types.StreamingPullRequest.pb()
+REQUEST_BYTES_MAX: Final = 2 * 1_048_576  # but for messages
 _Empty: Final[Any] = empty_pb2.Empty
 
 Call = Callable[[Any], Awaitable[Any]]
@@ -32,6 +34,7 @@ class Method(NamedTuple):
     request: Any
     reply: Any
     call: Call
+    most_bytes: int = REQUEST_BYTES_MAX  # of a request: what is longer is not even read
 
 
 def methods_of(
@@ -56,7 +59,9 @@ def _publisher(
     return {
         "CreateTopic": _change(types.Topic, types.Topic, topics.create),
         "UpdateTopic": _change(types.UpdateTopicRequest, types.Topic, topics.update),
-        "Publish": _method(types.PublishRequest, types.PublishResponse, publishing.publish),
+        "Publish": _method(
+            types.PublishRequest, types.PublishResponse, publishing.publish
+        )._replace(most_bytes=rules.REQUEST_BYTES_MAX),
         "GetTopic": _method(types.GetTopicRequest, types.Topic, topics.get_topic),
         "ListTopics": _method(
             types.ListTopicsRequest, types.ListTopicsResponse, topics.list_topics

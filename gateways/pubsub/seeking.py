@@ -32,6 +32,7 @@ from asterism.sdk.connection import clock_ms
 ListSnapshotsResponse: Final[Any] = types.ListSnapshotsResponse.pb()
 SeekResponse: Final[Any] = types.SeekResponse.pb()
 Snapshot: Final[Any] = types.Snapshot.pb()
+SECONDS_MIN, SECONDS_MAX = -62_135_596_800, 253_402_300_799  # of the years 1 to 9999
 LIFE_MS: Final = 7 * 86_400_000
 
 
@@ -97,6 +98,7 @@ class Seeking:
             paths = request.update_mask.paths
             resource = updated(record.resource, request.snapshot, paths, SNAPSHOT_FIELDS)
             rules.check_snapshot_update(resource)
+            _time_ms(resource.expire_time)
             after = record.changed(resource)
             await self._catalogue.put(after)
             return self._shown(after)
@@ -140,7 +142,7 @@ class Seeking:
             if target == "snapshot":
                 sequence = self._sequence_of(request.snapshot, subscription)
             else:
-                sequence = await self._sequence_at(request.time.ToMilliseconds(), subscription)
+                sequence = await self._sequence_at(_time_ms(request.time), subscription)
                 if not self._topic_keeps(subscription):
                     sequence = max(sequence, subscription.facts["first"])
                     if not subscription.resource.retain_acked_messages:
@@ -206,3 +208,10 @@ class Seeking:
             return await self._node.seek(stored, scout, time=time_s)
         finally:
             await self._node.delete_receiver(stored, scout)
+
+
+def _time_ms(time: Any) -> int:
+    """A ``Timestamp`` in milliseconds; refuses what is none."""
+    if not (SECONDS_MIN <= time.seconds <= SECONDS_MAX and 0 <= time.nanos < 10**9):
+        raise invalid("time must be from the year 1 to the year 9999.")
+    return int(time.seconds * 1_000 + time.nanos // 1_000_000)

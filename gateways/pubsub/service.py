@@ -7,7 +7,7 @@ from typing import Final
 
 from asterism.config import ConfigError
 from asterism.errors import PeerError
-from asterism.gateways.pubsub import schema_rpcs
+from asterism.gateways.pubsub import rules, schema_rpcs
 from asterism.gateways.pubsub.catalogue import Catalogue
 from asterism.gateways.pubsub.deadletters import DeadLetters
 from asterism.gateways.pubsub.door import Settings
@@ -51,7 +51,7 @@ class PubSub:
         self.methods = {
             **methods_of(self.topics, self.publishing, self.subscriptions, pulling, self.seeking),
             **{
-                name: Method(request, reply, whole(call))
+                name: Method(request, reply, whole(call), rules.REQUEST_BYTES_MAX)
                 for name, (request, reply, call) in schema_rpcs.methods_of(schemas).items()
             },
         }
@@ -92,6 +92,8 @@ class PubSub:
             try:
                 await self.seeking.expire(clock_ms())
                 await self.subscriptions.expire(clock_ms())
+                async with self.catalogue.changing:
+                    await self.subscriptions.finish()
             except (PeerError, TimeoutError, ConnectionError) as error:
                 log.warning("what has expired is looked for again in a while: %s", error)
 

@@ -120,21 +120,22 @@ class Subscriptions:
     async def recover(self) -> None:
         """Makes what is missing at the broker, and drops what is left over there."""
         by_topic: dict[str, list[Record]] = {}
+        await self.finish()
         for record in self.records():
             by_topic.setdefault(record.facts["stored"], []).append(record)
         for stored, records in by_topic.items():
             try:
-                there = {each.name for each in await self._node.list_receivers(stored)}
+                there = {each.name: each for each in await self._node.list_receivers(stored)}
             except PeerError as error:
                 if error.code != "no_such_topic":
                     raise
-                there = set()
+                there = {}
             for record in records:
-                is_there = record.facts["receiver"] in there
+                found = there.get(record.facts["receiver"])
                 if record.facts.get("detached"):
-                    if is_there:
+                    if found is not None:
                         await self._drop_receiver(record)
-                elif not is_there:
+                elif found is None or _is_half_made(record, found.floor):
                     await self._make(record)
             longest_ms = max(_retention_ms(record.resource) for record in records)
             await self._topics.keep_for(stored, longest_ms)
@@ -171,7 +172,22 @@ class Subscriptions:
             # A door that was killed has made it, or another door has its name.
             if error.code != "wrong_state":
                 raise
-        await self._node.seek(stored, receiver)
+        # Not to now: of a subscription that was confirmed, something may be published by now.
+        await self._node.seek(stored, receiver, sequence=record.facts["first"])
+
+    async def finish(self) -> None:
+        """Ends what a deletion has left half done."""
+        for record in self._catalogue.deleted():
+            if record.kind == "subscription":
+                await self._finish(record)
+
+    async def _finish(self, record: Record) -> None:
+        place = (record.facts["stored"], record.facts["receiver"])
+        taken = {(each.facts["stored"], each.facts["receiver"]) for each in self.records()}
+        if place not in taken:  # by one that was made since, under the same name
+            await self._drop_receiver(record)
+        await self._catalogue.remove(record)
+        await self._topics.release(record.facts["topic_uid"])
 
     async def _drop_receiver(self, record: Record) -> None:
         try:
@@ -215,7 +231,11 @@ class Subscriptions:
             await self._topics.keep_for(topic.facts["stored"], _retention_ms(resource))
             await self._catalogue.put(record)
             # A door that is killed here makes the receiver when it starts.
-            await self._make(record)
+            try:
+                await self._make(record)
+            except Exception:
+                await self.remove(record)
+                raise
             self._note(record)
             return self.shown(record)
 
@@ -292,13 +312,12 @@ class Subscriptions:
     async def remove(self, record: Record) -> None:
         """Deletes a subscription; the caller keeps others from changing."""
         self._end_feed(record, not_found(record.name))
-        # A door that is killed in between makes it anew when it starts: the client was not told
-        # that it is gone, and asks again.
-        await self._drop_receiver(record)
-        await self._catalogue.remove(record)
+        # From here on it is gone; what is left of it goes now, or when the door starts again.
+        after = record.changed(record.resource, deleted=True)
+        await self._catalogue.put(after)
         for listener in self.listeners:
-            listener(record)
-        await self._topics.release(record.facts["topic_uid"])
+            listener(after)
+        await self._finish(after)
 
     async def detach(self, request: Any) -> Any:
         """Drops a subscription's messages, and lets nobody have any from now on."""
@@ -311,6 +330,11 @@ class Subscriptions:
             self._note(after)
             await self._topics.release(record.facts["topic_uid"])
         return DetachSubscriptionResponse()
+
+
+def _is_half_made(record: Record, floor: int) -> bool:
+    """Was a door killed before it had moved the receiver to where the subscription begins?"""
+    return floor < record.facts["first"] and not record.facts.get("generation")
 
 
 def _detached(name: str) -> Refusal:

@@ -9,24 +9,19 @@ go on. Clients share the cores with the servers: what a server takes of them is 
 """
 
 import argparse
-import json
 import os
-import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
-
-import psutil
 
 from asterism.cli import output
 from asterism.cli.bench_cases import per_second
-from asterism.cli.bench_clients import BenchError, Client, Role, answers, shared
-from asterism.cli.bench_report import Bar, machine, memory_of, percentile
+from asterism.cli.bench_clients import Client, Role, answers, shared
+from asterism.cli.bench_report import machine, percentile
 from asterism.cli.bench_servers import (
     NATS_PACKAGES,
     NATS_SERVER,
@@ -35,9 +30,21 @@ from asterism.cli.bench_servers import (
     program,
     version_of,
 )
-from asterism.testing import Broker, StartError
+from asterism.testing import Broker
 from tests.benchmark.nats_clients import SUBJECT, Member
 from tests.benchmark.nats_links import Links
+from tests.benchmark.turns import (
+    Case,
+    Reading,
+    Report,
+    Round,
+    Side,
+    Sides,
+    cost,
+    count_of,
+    names_of,
+    run,
+)
 
 DOOR: Final = "asterism"
 REFERENCE: Final = "nats-server"
@@ -46,41 +53,17 @@ FANS: Final = (1, 10, 100)  # connections that subscribe
 RAW_FAN: Final = 100
 SUBSCRIPTIONS: Final = 10  # of each of many connections
 WANTING: Final = 1_000  # of many connections, those that subscribe to the same
-WARM_UP: Final = 10  # a part of a round
 
 # --- the servers ----------------------------------------------------------------------------------
-
-
-class Side(NamedTuple):
-    """One of the two servers, as it runs."""
-
-    name: str
-    port: int
-    process: int  # the one that clients are connected to
-    processes: tuple[int, ...]  # all of it
-
-    def processor_s(self) -> tuple[float, float]:
-        """Seconds of processor time that the one process has used, and all of it."""
-        used = {}
-        for pid in self.processes:
-            times = psutil.Process(pid).cpu_times()
-            used[pid] = times.user + times.system
-        return used[self.process], sum(used.values())
-
-    def memory(self) -> tuple[int, int]:
-        """Bytes that the one process holds, and all of it."""
-        return memory_of([self.process]), memory_of(self.processes)
 
 
 @contextmanager
 def door() -> Iterator[Side]:
     """A broker of ours with the door."""
     with Broker(doors=("nats",)) as broker:
-        port = urlsplit(str(broker.nats_url)).port
         pids = broker.pids()
-        assert port is not None
         every = tuple(pid for kind in pids.values() for pid in kind)
-        yield Side(DOOR, port, pids["nats"][0], every)
+        yield Side(DOOR, str(broker.nats_url), pids["nats"][0], every)
 
 
 @contextmanager
@@ -91,39 +74,18 @@ def reference() -> Iterator[Side]:
         file = Path(server.folder) / "pid"
         server.start("--addr", "127.0.0.1", "--port", str(server.port), "--pid", str(file))
         pid = int(file.read_text())
-        yield Side(REFERENCE, server.port, pid, (pid,))
+        yield Side(REFERENCE, f"127.0.0.1:{server.port}", pid, (pid,))
     finally:
         server.stop()
 
 
-SIDES: Final[Mapping[str, Callable[[], AbstractContextManager[Side]]]] = {
+SIDES: Final[Sides] = {
     DOOR: door,
     REFERENCE: reference,
 }
 
 
 # --- cases ----------------------------------------------------------------------------------------
-
-
-class Reading(NamedTuple):
-    """What a round has found of one server, by one measure."""
-
-    what: str
-    unit: str
-    value: float
-    wanted: str = ""  # of the ratio, ours to the reference
-
-
-Round = Callable[[int], list[Reading]]
-"""Measures one round of so many messages."""
-
-
-class Case(NamedTuple):
-    """What is measured, and how much of it."""
-
-    open: Callable[[Side], AbstractContextManager[Round]]
-    share: float = 1.0  # of --messages
-    is_fresh: bool = False  # each round has servers of its own, and there is no warm-up
 
 
 @contextmanager
@@ -160,18 +122,6 @@ class Passage(NamedTuple):
         self.consumer.ask("check")
         rate = per_second(deliveries, began, ended)
         return [Reading(self.what, "deliveries/s", rate, self.wanted), *spent]
-
-
-def cost(what: str, side: Side, before_s: tuple[float, float], count: int) -> list[Reading]:
-    """Processor time of a server since then, for each of some things that it did."""
-    own, every = (
-        (after - before) * 1e6 / count
-        for before, after in zip(before_s, side.processor_s(), strict=True)
-    )
-    return [
-        Reading(f"{what}: processor time, the process", "µs", own),
-        Reading(f"{what}: processor time, all processes", "µs", every),
-    ]
 
 
 @contextmanager
@@ -291,126 +241,20 @@ NAMES: Final = tuple(cases(1))
 # --- a run ----------------------------------------------------------------------------------------
 
 
-class Report:
-    """What a run has found, in the order in which it was found."""
-
-    def __init__(self) -> None:
-        self.figures: list[dict[str, Any]] = []
-        self.notes: list[str] = []
-
-    def add(self, case: str, found: Mapping[str, Sequence[list[Reading]]]) -> None:
-        """Adds a case: of each server the readings of every round."""
-        for index, first in enumerate(found[DOOR][0]):
-            rounds = {
-                name: [round(readings[index].value, 3) for readings in each]
-                for name, each in found.items()
-            }
-            ours, theirs = (statistics.median(rounds[name]) for name in SIDES)
-            self.figures.append(
-                {
-                    "case": case,
-                    "what": first.what,
-                    "unit": first.unit,
-                    DOOR: ours,
-                    REFERENCE: theirs,
-                    "ratio": round(ours / theirs, 3) if theirs else None,
-                    "wanted": first.wanted,
-                    "rounds": rounds,
-                }
-            )
-
-    def table(self) -> str:
-        rows = []
-        for figure in self.figures:
-            ratio = "-" if figure["ratio"] is None else f"{figure['ratio']:.2f}"
-            values = [_shown(figure[name]) for name in SIDES]
-            what = f"{figure['what']}, {figure['unit']}"
-            rows.append([figure["case"], what, *values, ratio, figure["wanted"]])
-        return output.table(["case", "what", *SIDES, "ratio", "wanted"], rows)
-
-    def as_json(self, **about: object) -> str:
-        figures = {"benchmark": "nats", **about, "figures": self.figures, "notes": self.notes}
-        return json.dumps(figures, indent=2, ensure_ascii=False) + "\n"
-
-
-def _shown(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.2f}"
-
-
-Found = dict[str, list[list[Reading]]]
-"""Of each server the readings of every round."""
-
-
-def measured(case: Case, rounds: int, messages: int, bar: Bar) -> Found:
-    """Measures in turns, a round of each server."""
-    found: Found = {name: [] for name in SIDES}
-    count = max(int(messages * case.share), 1)
-    with ExitStack() as stack:
-        running: dict[str, Round] = {}
-        if not case.is_fresh:
-            bar.tell("starting", 0)
-            for name in SIDES:
-                running[name] = stack.enter_context(opened(case, name))
-            for measure in running.values():
-                measure(max(count // WARM_UP, 1))
-        for turn in range(rounds):
-            for place, name in enumerate(SIDES):
-                bar.tell(name, (turn + place / len(SIDES)) / rounds)
-                if case.is_fresh:
-                    with opened(case, name) as measure:
-                        found[name].append(measure(count))
-                else:
-                    found[name].append(running[name](count))
-    return found
-
-
-@contextmanager
-def opened(case: Case, name: str) -> Iterator[Round]:
-    """A case on one of the two servers, which runs as long."""
-    with SIDES[name]() as side, case.open(side) as measure:
-        yield measure
-
-
-def run(options: argparse.Namespace) -> Report:
-    report = Report()
-    every = cases(options.connections)
-    bar = Bar(len(options.cases))
-    for name in options.cases:
-        bar.begin(name)
-        try:
-            report.add(name, measured(every[name], options.rounds, options.messages, bar))
-        except (BenchError, StartError, psutil.Error) as error:
-            report.notes.append(f"{name} failed: {error}")
-        bar.end_case()
-    bar.clear()
-    return report
-
-
-def _cases(text: str) -> list[str]:
-    names = [name for name in text.split(",") if name]
-    unknown = [name for name in names if name not in NAMES]
-    if unknown or not names:
-        raise argparse.ArgumentTypeError(f"there are the cases {', '.join(NAMES)}")
-    return list(dict.fromkeys(names))
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError("it must be at least 1")
-    return count
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     every = ",".join(NAMES)
-    parser.add_argument("--cases", type=_cases, default=list(NAMES), help=f"of {every} (all)")
-    parser.add_argument("--rounds", type=_count, default=3, help="of each server (%(default)s)")
-    parser.add_argument("--messages", type=_count, default=100_000, help="of a round (%(default)s)")
     parser.add_argument(
-        "--connections", type=_count, default=5_000, help="where they are many (%(default)s)"
+        "--cases", type=names_of(NAMES), default=list(NAMES), help=f"of {every} (all)"
+    )
+    parser.add_argument("--rounds", type=count_of, default=3, help="of each server (%(default)s)")
+    parser.add_argument(
+        "--messages", type=count_of, default=100_000, help="of a round (%(default)s)"
+    )
+    parser.add_argument(
+        "--connections", type=count_of, default=5_000, help="where they are many (%(default)s)"
     )
     parser.add_argument("--json", metavar="FILE", help="write the figures to this file")
     options = parser.parse_args(arguments)
@@ -420,7 +264,8 @@ def main(arguments: Sequence[str]) -> int:
         return output.REFUSED
     about: dict[str, Any] = {"machine": machine(os.curdir), "options": vars(options)}
     about[REFERENCE] = version_of(program(NATS_SERVER) or NATS_SERVER)
-    report = run(options)
+    report = Report("nats", list(SIDES))
+    run(report, SIDES, cases(options.connections), options)
     output.say(report.table())
     for note in report.notes:
         output.say(note)

@@ -1493,8 +1493,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "a web page of elsewhere may not use REST of the Pub/Sub door",
         "gateways/pubsub/origins.py",
-        "    if origin is not None and not _is_here(page := origin.decode(\"latin-1\")):\n",
-        "    if origin == b\"null\" and not _is_here(page := origin.decode(\"latin-1\")):\n",
+        '    if origin is not None and not _is_here(page := origin.decode("latin-1")):\n',
+        '    if origin == b"null" and not _is_here(page := origin.decode("latin-1")):\n',
         f"{PUBSUB_UNITS}/test_rest.py",
     ),
 )

@@ -12,7 +12,8 @@ from asterism.cli import output
 from asterism.cli.bench_clients import BenchError
 from asterism.cli.bench_servers import NATS_PACKAGES, NATS_SERVER, not_installed
 from tests.benchmark import bench_nats
-from tests.benchmark.bench_nats import DOOR, NAMES, REFERENCE, Case, Reading, Round, Side
+from tests.benchmark.bench_nats import DOOR, NAMES, REFERENCE
+from tests.benchmark.turns import Case, Reading, Round, Side
 
 pytestmark = [
     pytest.mark.process,

@@ -14,13 +14,7 @@ from asterism.cli.bench_servers import Server
 
 JAR_VARIABLE: Final = "PUBSUB_EMULATOR_JAR"
 _BELOW_SDK: Final = "platform/pubsub-emulator/lib/cloud-pubsub-emulator-*-all.jar"
-_SDKS: Final = (
-    "/usr/lib/google-cloud-sdk",
-    "/usr/local/google-cloud-sdk",
-    "/opt/google-cloud-sdk",
-    "/snap/google-cloud-sdk/current",
-    "~/google-cloud-sdk",
-)
+_DEBIAN: Final = "/usr/lib/google-cloud-sdk"  # where its package lies
 
 
 def _sdks() -> Iterator[Path]:
@@ -29,8 +23,7 @@ def _sdks() -> Iterator[Path]:
         yield Path(root)
     if (program := shutil.which("gcloud")) is not None:
         yield Path(program).resolve().parents[1]
-    for name in _SDKS:
-        yield Path(name).expanduser()
+    yield Path(_DEBIAN)
 
 
 def jar() -> Path | None:
