@@ -61,7 +61,7 @@ class Endpoint:
                 return await self._post(request, body)
         except TimeoutError:
             raise PostError(f"no answer within {timeout_s:g} s") from None
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, UnicodeError) as error:  # the last of a host that is no name
             raise PostError(f"no answer: {error or type(error).__name__}") from None
         except h11.RemoteProtocolError as error:
             raise PostError(f"the answer is not HTTP: {error}") from None

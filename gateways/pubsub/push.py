@@ -137,12 +137,15 @@ class Pusher:
 
     async def _post(self, received: Any) -> bool:
         """Posts one message; did its endpoint take it?"""
-        headers, body = posted(received, self._subscription, self._config)
         try:
+            headers, body = posted(received, self._subscription, self._config)
             status = await self._endpoint.post(headers, body, self._deadline_s)
             why = f"it answers {status}"
         except PostError as error:
             status, why = 0, str(error)
+        except Exception as error:  # an error of ours must not be tried again without a pause
+            log.exception("%s: a message cannot be posted", self._subscription)
+            status, why = 0, repr(error)
         if status in ACKNOWLEDGES:
             self._window.succeeded()
             self._tell(False, "")

@@ -25,6 +25,7 @@ _SUBSCRIBER: Final = "google.pubsub.v1.Subscriber"
 _SCHEMA_SERVICE: Final = "google.pubsub.v1.SchemaService"
 PATH_CHARACTERS_MAX: Final = 4_096
 PARAMETERS_MAX: Final = 100
+VALUES_MAX: Final = 250_000  # of a body: 1,000 messages of 100 attributes have 106,000
 WHOLE: Final = "*"  # the body is the request itself
 # Parameters that every path of Google's takes. They say how to answer, or who asks.
 _COMMON: Final = frozenset(
@@ -184,7 +185,21 @@ def _read_json(body: bytes) -> dict[str, Any]:
         raise invalid("The body is not valid JSON.") from None
     if not isinstance(read, dict):
         raise invalid("The body must be a JSON object.")
+    _check_count(read)
     return read
+
+
+def _check_count(body: dict[str, Any]) -> None:
+    """Refuses what has too many values in it: few bytes of JSON can be many large objects."""
+    waiting: list[Any] = [body]
+    left = VALUES_MAX
+    while waiting:
+        value = waiting.pop()
+        left -= len(value)
+        if left < 0:
+            raise invalid(f"The body has over {VALUES_MAX} values in it.")
+        parts = value.values() if isinstance(value, dict) else value
+        waiting += [each for each in parts if isinstance(each, dict | list)]
 
 
 def _fields_of(parameters: Iterable[tuple[str, str]], descriptor: Any) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 A connection has one request under way at a time. A client that hangs up has its rpc cancelled, so
 that a pull that nobody waits for takes no messages. Whatever a client can send, or leave
-unsent, has a bound.
+unsent, has a bound. Where there is no room for another connection, the one that has been waited for
+longest ends: a client that is idle, or sends its request or reads its answer slowly. One whose rpc
+is under way stays.
 """
 
 import asyncio
@@ -21,9 +23,10 @@ from asterism.gateways.pubsub.rest import find_call, json_bytes, json_of, reques
 HEAD_BYTES_MAX: Final = 65_536  # of a request's first line and headers; 431
 BODY_BYTES_MAX: Final = 15 * 1_048_576  # 10 MiB of messages, in base64; 413
 BODIES_BYTES_MAX: Final = 256 * 1_048_576  # of all requests at a time; 503
-CONNECTIONS_MAX: Final = 1_024  # past it a new one is closed at once
+CONNECTIONS_MAX: Final = 1_024  # past it one that is waited for ends, or else the new one
 IDLE_S: Final = 75.0  # for the next request on a connection
-REQUEST_S: Final = 30.0  # for a request to arrive, from its first byte to its last
+HEAD_S: Final = 10.0  # for a head to arrive, from its first byte to its last
+BODY_S: Final = 30.0  # for the body to arrive behind it
 WRITE_S: Final = 30.0  # for a client to read its answer
 LINGER_S: Final = 1.0  # for a client that is refused to read why
 READ_BYTES: Final = 65_536
@@ -103,7 +106,7 @@ class RestServer:
         self._is_local = is_local
         self._connections_max = connections_max
         self._bodies = _Bodies()
-        self._serving: set[asyncio.Task[None]] = set()
+        self._serving: dict[asyncio.Task[None], _Connection] = {}
         self._server: asyncio.Server | None = None
 
     async def start(self, listening: socket.socket) -> None:
@@ -119,13 +122,21 @@ class RestServer:
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._serving) >= self._connections_max:
+        if len(self._serving) >= self._connections_max and not self._make_room():
             writer.transport.abort()
             return
         connection = _Connection(reader, writer, self._bodies, self._answer)
         task = asyncio.ensure_future(connection.serve())
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
+        self._serving[task] = connection
+        task.add_done_callback(self._serving.pop)
+
+    def _make_room(self) -> bool:
+        """Ends the connection that has been waited for longest; is there one?"""
+        waited_for = [each for each in self._serving.values() if each.waited_since_s is not None]
+        if not waited_for:
+            return False
+        min(waited_for, key=lambda each: each.waited_since_s or 0.0).abort()
+        return True
 
     async def _answer(self, request: _Request) -> _Answer:
         """Runs the rpc that a request is for."""
@@ -166,6 +177,13 @@ class _Connection:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._held_bytes = 0  # of the body of this request
         self._is_head = False
+        # Since when it is the client's turn; none while an rpc is under way.
+        self.waited_since_s: float | None = asyncio.get_running_loop().time()
+
+    def abort(self) -> None:
+        """Ends the connection without a word."""
+        self.waited_since_s = None
+        self._writer.transport.abort()
 
     async def serve(self) -> None:
         try:
@@ -189,7 +207,9 @@ class _Connection:
             return False
         if request is None:
             return False
+        self.waited_since_s = None
         answer = await self._unless_gone(request)
+        self.waited_since_s = asyncio.get_running_loop().time()
         self._let_go()
         await self._send(answer)
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
@@ -203,11 +223,11 @@ class _Connection:
             while (event := self._http.next_event()) is h11.NEED_DATA:
                 if not has_begun and self._http.trailing_data[0]:
                     has_begun = True
-                    limit.reschedule(asyncio.get_running_loop().time() + REQUEST_S)
+                    limit.reschedule(asyncio.get_running_loop().time() + HEAD_S)
                 self._http.receive_data(await self._reader.read(READ_BYTES))
             if not isinstance(event, h11.Request):
                 return None
-        async with asyncio.timeout(REQUEST_S):
+        async with asyncio.timeout(BODY_S):
             return await self._read_rest(event)
 
     async def _read_rest(self, head: h11.Request) -> _Request:

@@ -6,7 +6,7 @@ those of Google's quotas; what this door cannot do is refused here, so that nobo
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -54,11 +54,45 @@ ENDPOINT_CHARACTERS_MAX: Final = 2_048
 PUSH_VERSION: Final = "x-goog-version"  # the attribute of a push configuration
 PUSH_VERSIONS: Final = ("v1", "v1beta2")  # of one format
 
+NANOS_MAX: Final = 999_999_999
+MOMENT_SECONDS: Final = (-62_135_596_800, 253_402_300_799)  # of the years 1 to 9999
+DURATION_SECONDS_MAX: Final = 315_576_000_000  # 10,000 years, either way
 _LABEL_KEY: Final = re.compile(r"[^\W\d_][\w-]*")
 _LABEL_VALUE: Final = re.compile(r"[\w-]*")
 
 
 # --- values ---------------------------------------------------------------------------------------
+
+
+def check_times(message: Any, path: str = "") -> None:
+    """Refuses a moment or a duration, anywhere in a message, that JSON could not be made of."""
+    for field, value in message.ListFields():
+        if field.message_type is None or field.message_type.GetOptions().map_entry:
+            continue
+        for each in value if field.is_repeated else (value,):
+            name = f"{path}{field.name}"
+            is_well = _TIMES.get(field.message_type.full_name)
+            if is_well is None:
+                check_times(each, f"{name}.")
+            elif not is_well(each.seconds, each.nanos):
+                raise invalid(
+                    f"{name} is out of range: {each.seconds} seconds and {each.nanos} nanos."
+                )
+
+
+def _is_moment(seconds: int, nanos: int) -> bool:
+    return MOMENT_SECONDS[0] <= seconds <= MOMENT_SECONDS[1] and 0 <= nanos <= NANOS_MAX
+
+
+def _is_duration(seconds: int, nanos: int) -> bool:
+    is_one_way = not seconds or not nanos or (seconds < 0) == (nanos < 0)
+    return is_one_way and abs(seconds) <= DURATION_SECONDS_MAX and abs(nanos) <= NANOS_MAX
+
+
+_TIMES: Final[Mapping[str, Callable[[int, int], bool]]] = {
+    "google.protobuf.Timestamp": _is_moment,
+    "google.protobuf.Duration": _is_duration,
+}
 
 
 def duration_ms(duration: Any) -> int:
@@ -130,6 +164,7 @@ def check_topic(topic: Any) -> None:
     """A topic that is to be created, or as an update makes it."""
     read_name(topic.name, Kind.TOPIC)
     _check_size(topic)
+    check_times(topic)
     _check_labels(topic.labels)
     _check_tags(topic.tags)
     if topic.HasField("message_retention_duration"):
@@ -174,6 +209,7 @@ def check_snapshot_update(snapshot: Any) -> None:
     """A snapshot as an update makes it."""
     read_name(snapshot.name, Kind.SNAPSHOT)
     _check_size(snapshot)
+    check_times(snapshot)
     _check_labels(snapshot.labels)
 
 
@@ -183,6 +219,7 @@ def check_snapshot_update(snapshot: Any) -> None:
 def check_subscription(subscription: Any, is_new: bool = True) -> None:
     """A subscription that is to be created (its name may be left out), or as an update makes it."""
     _check_size(subscription)
+    check_times(subscription)
     if subscription.name or not is_new:
         read_name(subscription.name, Kind.SUBSCRIPTION)
     if is_new:  # that of an old one may have been deleted
@@ -262,6 +299,7 @@ def check_push_config(config: Any) -> None:
     try:
         place = urlsplit(endpoint)
         is_well = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
+        (place.hostname or "").encode("idna")  # a name that nobody can look up is a ValueError
     except ValueError:
         is_well = False
     if not is_well or len(endpoint) > ENDPOINT_CHARACTERS_MAX or not _is_printable(endpoint):

@@ -168,3 +168,12 @@ def test_a_connection_whose_answer_is_not_waited_for_is_closed() -> None:
         server.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("host", ["a..b", "h" * 70])
+def test_a_host_that_is_no_name_is_told(host: str) -> None:
+    async def use() -> None:
+        with pytest.raises(PostError, match="no answer: "):
+            await Endpoint(f"http://{host}/").post(HEADERS, b"x", 5)
+
+    asyncio.run(use())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from google.pubsub_v1.types import pubsub as types
 
+from asterism.gateways.pubsub.http_client import Endpoint
 from asterism.gateways.pubsub.push import PAUSE_MAX_S, PAUSE_MIN_S, Pusher, Window
 from tests.unit.pubsub.endpoints import Answer, EndpointServer, status
 
@@ -177,6 +178,23 @@ def test_what_is_under_way_is_given_back_at_the_end() -> None:
         await backlog.until(lambda: bool(backlog.out))
 
     assert push(answer, use, 1).nacked == ["0"]
+
+
+@pytest.mark.parametrize("error", [UnicodeError("label too long"), RuntimeError("of ours")])
+def test_whatever_fails_is_not_tried_again_without_a_pause(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def post(*_: object) -> int:
+        raise error
+
+    async def answer(server: EndpointServer, body: bytes) -> bytes | None:
+        return status(200)
+
+    async def use(server: EndpointServer, backlog: Backlog) -> None:
+        await asyncio.sleep(0.5)
+
+    monkeypatch.setattr(Endpoint, "post", post)
+    assert 1 <= len(push(answer, use, 1).nacked) <= 4
 
 
 def test_a_window_grows_by_success_and_halves_by_failure() -> None:

@@ -183,6 +183,8 @@ def test_a_path_that_makes_no_sense_is_refused(target: str, part: str) -> None:
         (b"{", "The body is not valid JSON"),
         (b"[]", "The body must be a JSON object"),
         (b"\xff", "The body is not valid JSON"),
+        (b'{"\\ud800": 1}', "The body is not valid JSON"),
+        (b'{"messages": [' + b"{}," * 300_000 + b"{}]}", "The body has over 250000 values"),
         (b'{"colour": 1}', "colour"),
         (b'{"messages": 1}', "messages"),
         (b'{"messages": [{"data": "!"}]}', "data"),

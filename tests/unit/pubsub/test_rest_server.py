@@ -1,6 +1,7 @@
 """The server of REST, on a loopback socket."""
 
 import asyncio
+import contextlib
 import json
 import socket
 from collections.abc import Awaitable, Callable
@@ -16,6 +17,11 @@ from asterism.gateways.pubsub.errors import Refusal, not_found, refusal_of
 from asterism.gateways.pubsub.rest_server import BODY_BYTES_MAX, RestServer
 
 PUBLISH = b"POST /v1/projects/p/topics/orders:publish HTTP/1.1\r\nHost: localhost\r\n"
+PULL = (
+    b"POST /v1/projects/p/subscriptions/sub:pull HTTP/1.1\r\nHost: localhost\r\n"
+    b'Content-Length: 18\r\n\r\n{"maxMessages": 1}'
+)
+HEALTH = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Broker:
@@ -203,8 +209,7 @@ def test_a_page_of_elsewhere_is_refused() -> None:
 def test_a_pull_is_given_up_when_its_client_hangs_up() -> None:
     async def talk(broker: Broker, connect: Callable[[], Awaitable[Client]]) -> None:
         client = await connect()
-        head = b"POST /v1/projects/p/subscriptions/sub:pull HTTP/1.1\r\nHost: localhost\r\n"
-        client.writer.write(with_body(head, b'{"maxMessages": 1}'))
+        client.writer.write(PULL)
         await broker.pulling.wait()
         client.writer.close()
         await broker.given_up.wait()
@@ -215,8 +220,7 @@ def test_a_pull_is_given_up_when_its_client_hangs_up() -> None:
 def test_a_pull_goes_on_while_the_next_request_is_there_already() -> None:
     async def talk(broker: Broker, connect: Callable[[], Awaitable[Client]]) -> None:
         client = await connect()
-        head = b"POST /v1/projects/p/subscriptions/sub:pull HTTP/1.1\r\nHost: localhost\r\n"
-        client.writer.write(with_body(head, b'{"maxMessages": 1}') * 2)
+        client.writer.write(PULL * 2)
         await broker.pulling.wait()
         for _ in range(100):
             await asyncio.sleep(0)
@@ -282,7 +286,8 @@ def test_bodies_of_all_requests_together_have_a_bound(monkeypatch: pytest.Monkey
 def test_a_client_that_never_ends_its_request_is_hung_up_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rest_server, "REQUEST_S", 0.05)
+    monkeypatch.setattr(rest_server, "HEAD_S", 0.05)
+    monkeypatch.setattr(rest_server, "BODY_S", 0.05)
 
     async def talk(broker: Broker, connect: Callable[[], Awaitable[Client]]) -> None:
         for data in (b"GET / HT", PUBLISH + b"Content-Length: 5\r\n\r\n"):
@@ -305,17 +310,38 @@ def test_a_silent_client_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_there_are_so_many_connections_and_no_more() -> None:
     async def talk(broker: Broker, connect: Callable[[], Awaitable[Client]]) -> None:
         first = await connect()
-        assert (await first.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))[0] == 200
+        first.writer.write(PULL)
+        await broker.pulling.wait()
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await (await connect()).ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await (await connect()).ask(HEALTH)
         first.writer.close()
+        await broker.given_up.wait()
         while True:
             try:
                 again = await connect()
-                status, _, _ = await again.ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                status, _, _ = await again.ask(HEALTH)
                 break
             except (ConnectionError, asyncio.IncompleteReadError):
                 continue  # the first one's end has not come yet
         assert status == 200
 
     serve(talk, connections_max=1)
+
+
+def test_slow_clients_make_room_for_others_the_oldest_first() -> None:
+    async def talk(broker: Broker, connect: Callable[[], Awaitable[Client]]) -> None:
+        pulling = await connect()
+        pulling.writer.write(PULL)
+        await broker.pulling.wait()
+        slow = []
+        for data in (b"GET / HTTP/1.1\r\nHost: loc", PUBLISH + b"Content-Length: 5\r\n\r\nab"):
+            slow.append(await connect())
+            slow[-1].writer.write(data)
+            await slow[-1].writer.drain()
+        for client in slow:
+            assert (await (await connect()).ask(HEALTH))[0] == 200
+            with contextlib.suppress(ConnectionError):
+                assert await client.is_hung_up()
+        assert not broker.given_up.is_set()
+
+    serve(talk, connections_max=3)

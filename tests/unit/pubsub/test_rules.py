@@ -162,6 +162,7 @@ def test_a_subscription_outlives_its_topic_but_not_its_name() -> None:
 
 @pytest.mark.parametrize(
     "endpoint", ["example.com", "ftp://example.com", "http://", "http://h:99999", "http://h:0",
+    "http://a..b/", f"http://{'h' * 70}/",
                  "http://a b", "http://h/\n", "http://é", "http://[", "http://h/" + "x" * 2_048]
 )  # fmt: skip
 def test_an_endpoint_is_a_url(endpoint: str) -> None:
@@ -316,3 +317,42 @@ def test_a_snapshot_names_its_subscription() -> None:
         rules.check_snapshot_update(
             pb("Snapshot", name="projects/p/snapshots/snap", labels={"A": "x"})
         )
+
+
+# --- times ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos"),
+    [(1 << 62, 0), (-(1 << 62), 0), (315_576_000_001, 0), (100_000, -1), (100_000, 1 << 30)],
+)
+def test_a_duration_that_json_has_not_is_refused(seconds: int, nanos: int) -> None:
+    held = {"seconds": seconds, "nanos": nanos}
+    with refused("expiration_policy.ttl is out of range"):
+        rules.check_subscription(subscription(expiration_policy={"ttl": held}))
+    with refused("retry_policy.minimum_backoff is out of range"):
+        rules.check_subscription(subscription(retry_policy={"minimum_backoff": held}))
+    with refused("topic_message_retention_duration is out of range"):
+        rules.check_subscription(subscription(topic_message_retention_duration=held))
+    with refused("message_retention_duration is out of range"):
+        rules.check_topic(topic(message_retention_duration=held))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos"), [(1 << 62, 0), (-62_135_596_801, 0), (253_402_300_800, 0), (1, -1)]
+)
+def test_a_moment_that_json_has_not_is_refused(seconds: int, nanos: int) -> None:
+    snapshot = pb("Snapshot", name="projects/p/snapshots/one")
+    snapshot.expire_time.seconds = seconds
+    snapshot.expire_time.nanos = nanos
+    with refused("expire_time is out of range"):
+        rules.check_snapshot_update(snapshot)
+
+
+def test_times_within_bounds_pass() -> None:
+    for seconds in (-62_135_596_800, 0, 253_402_300_799):
+        snapshot = pb("Snapshot", name="projects/p/snapshots/one", labels={"a": "b"})
+        snapshot.expire_time.seconds = seconds
+        rules.check_snapshot_update(snapshot)
+    ttl = {"seconds": 315_576_000_000, "nanos": 999_999_999}
+    rules.check_subscription(subscription(expiration_policy={"ttl": ttl}))
