@@ -22,7 +22,7 @@ from tests.conformance.pubsub.clients import PATIENCE_S, Pair, Project, wide_sub
 from tests.conformance.pubsub.endpoint import Endpoint
 from tests.support import pubsub_emulator
 
-TEST_S: Final = 25.0
+TEST_S: Final = 60.0
 _names = itertools.count(1)
 
 
