@@ -63,7 +63,6 @@ def modules(pytestconfig: pytest.Config) -> Path:
 def _parts_that_went_well(
     modules: Path, server: PubSubServer, project: Project, *parts: str
 ) -> list[str]:
-    environment = {"NODE_PATH": str(modules), HOST_VARIABLE: server.address}
     ran = subprocess.run(
         [str(_node()[0]), str(SCRIPT), project.id, *parts],
         capture_output=True,
