@@ -20,7 +20,10 @@ TAG_CHARACTERS: Final = 8
 CHARACTERS_MAX: Final = TAG_CHARACTERS + 3 * 21  # of an ack id: of every number at most 20
 BATCH_MAX: Final = 2_000  # sequences in one request to the broker
 
-_numbers: Final = itertools.count(time.time_ns() // 1_000)
+FIRST_NUMBER: Final = (
+    time.time_ns() // 1_000
+)  # that this door gives; a lower one is of a door before
+_numbers: Final = itertools.count(FIRST_NUMBER)
 
 
 class AckId(NamedTuple):

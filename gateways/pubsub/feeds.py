@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from asterism.errors import PeerError
 from asterism.gateways.pubsub.acks import (
+    FIRST_NUMBER,
     TAG_CHARACTERS,
     AckId,
     Gathered,
@@ -34,7 +35,7 @@ SIZE_FIRST: Final = 16_384  # bytes that a message is taken to have before one w
 SIZE_LEAST: Final = 128
 LARGE_BYTES: Final = 8_192  # a payload over this counts against what one endpoint may have out
 LARGE_ALL_BYTES: Final = 24 * 1_048_576  # then the next endpoint is used
-ACKNOWLEDGED_MAX: Final = 10_000  # messages that are known to be done while a pull is under way
+ACKNOWLEDGED_MAX: Final = 10_000  # messages of a subscription that are known to be done
 SOURCES_MAX: Final = 16  # endpoints of one subscription
 PAUSE_S: Final = (0.05, 1.0)  # before the broker is asked again that did not answer: first, most
 log = logging.getLogger("asterism.pubsub")
@@ -142,6 +143,7 @@ class Feed:
         self._endpoints: list[Endpoint] = []
         self._pulling: tuple[Endpoint, int] | None = None  # by which, and for how many
         self.size = SIZE_FIRST  # bytes that a message is taken to have
+        self._confirmed: dict[int, None] = {}  # the numbers of what was acknowledged last
         self._acknowledged: set[int] = set()  # since the pull began that is under way
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -194,6 +196,7 @@ class Feed:
         """A seek comes: what is held is nobody's, and what was acknowledged may come again."""
         self.generation = generation
         self._acknowledged.clear()
+        self._confirmed.clear()
         self.holds.release_all()
 
     @property
@@ -374,30 +377,44 @@ class Feed:
     async def acknowledge(self, ack_ids: Iterable[str]) -> list[str]:
         """Acknowledges messages; on disk when it returns. Those whose ack ids are good no more."""
         self._check_open()
-        sequences, invalid = [], []
-        holds, is_exact = self.holds, self.terms.is_exactly_once
+        good: dict[int, AckId] = {}
+        invalid = []
         for text in dict.fromkeys(ack_ids):
             found = read_ack_id(self._tag, text)
-            if found is None or (is_exact and not holds.is_held(found.sequence, found.number)):
+            if found is None or not self._is_good(found):
                 invalid.append(text)
-                continue
-            sequences.append(found.sequence)
-        if sequences:
-            refused = await self._acks.confirmed(sequences)
+            elif found.number not in self._confirmed:  # else it was acknowledged before
+                good[found.sequence] = found
+        if good:
+            refused = await self._acks.confirmed(good)
             # Not before: where the broker does not answer, it may be acknowledged once more.
-            for sequence in sequences:
-                holds.release(sequence)
-            if self._pulling is not None and len(self._acknowledged) < ACKNOWLEDGED_MAX:
-                self._acknowledged.update(each for each in sequences if each not in refused)
+            for sequence in good:
+                self.holds.release(sequence)
+            self._note_confirmed(found for found in good.values() if found.sequence not in refused)
         return invalid
 
+    def _is_good(self, found: AckId) -> bool:
+        """May this ack id acknowledge? With exactly-once delivery, that of what is held may, of
+        what was acknowledged already, and one of a door before this if nobody has the message now.
+        """
+        if not self.terms.is_exactly_once or found.number in self._confirmed:
+            return True
+        held = self.holds.get(found.sequence)
+        return found.number < FIRST_NUMBER if held is None else held.number == found.number
+
+    def _note_confirmed(self, done: Iterable[AckId]) -> None:
+        for found in done:
+            if self._pulling is not None and len(self._acknowledged) < ACKNOWLEDGED_MAX:
+                self._acknowledged.add(found.sequence)
+            if self.terms.is_exactly_once:
+                self._confirmed[found.number] = None
+        while len(self._confirmed) > ACKNOWLEDGED_MAX:
+            del self._confirmed[next(iter(self._confirmed))]
+
     def count_invalid(self, ack_ids: Iterable[str]) -> int:
-        """How many ack ids are not of what is held."""
-        tag, holds, count = self._tag, self.holds, 0
-        for text in ack_ids:
-            found = read_ack_id(tag, text)
-            count += found is None or not holds.is_held(found.sequence, found.number)
-        return count
+        """How many ack ids can acknowledge nothing any more."""
+        found = (read_ack_id(self._tag, text) for text in ack_ids)
+        return sum(each is None or not self._is_good(each) for each in found)
 
     async def modify(self, ack_ids: Iterable[str], seconds: int) -> list[str]:
         """Moves deadlines; 0 gives messages back. Those whose ack ids are good no more."""

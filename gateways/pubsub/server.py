@@ -85,6 +85,7 @@ class Places:
         if listen != NEXT:
             return _rest_listener(config, *read_listen(listen)[:2])
         if self.port == PORT_MAX:
+            log.warning("REST is nowhere: there is no port behind %d", self.port)
             return None
         try:
             return _rest_listener(config, self.host, self.port + 1)
