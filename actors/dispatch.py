@@ -374,7 +374,7 @@ class Dispatch(Ordering):
     def expire_log(self, message: Message, now_ms: int) -> None:
         self.totals["expired"] += 1
         verdict = self.verdict_at_expiry(message)
-        if self.has_parked(message.sequence):
+        if self.has_parked(message.sequence) and self.stays_for_parked(message):
             self.keep_for_parked(message, verdict, now_ms)
         else:
             self.end_log(message, verdict, now_ms)

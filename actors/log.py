@@ -31,6 +31,7 @@ from asterism.storage.keys import (
 )
 from asterism.storage.records import (
     NATURAL,
+    ONLY_PARKED,
     PARKED,
     PLACED,
     ExceptionRow,
@@ -88,6 +89,7 @@ class Log:
         self.low_sequence = 0
         self.unfinished = False
         self.has_left_strays = False  # what somebody had may be merely kept now
+        self.unwanted: list[int] = []  # expired messages that may have stayed only for such
 
     def offer(
         self, message: Message, receiver: Receiver, rank: int, attempts: int = 0
@@ -113,6 +115,13 @@ class Log:
             delivery.message.header.subjects
         ):
             receiver.count(delivery.sequence, -1)
+            self.has_left_strays = True
+            self.leave(delivery.sequence, delivery.message.flags)
+
+    def leave(self, sequence: int, flags: int) -> None:
+        """A receiver does not want a message any more: an expired one may have stayed for it."""
+        if flags & ONLY_PARKED:
+            self.unwanted.append(sequence)
             self.has_left_strays = True
 
     def _keep(self, delivery: Delivery, receiver: Receiver) -> None:
@@ -166,6 +175,8 @@ class Log:
                 if receiver.number in self._receivers.audience(header.subjects):
                     self._add(receiver, rank, sequence, record, moved)
                     added += 1
+                elif moved is not None:
+                    self.leave(sequence, record.flags)
 
     def _add(
         self,

@@ -34,6 +34,7 @@ from asterism.storage.records import (
     RENEWED,
     ParkedRow,
     Record,
+    decode_exception,
     decode_parked,
     decode_record,
     encode_exception,
@@ -508,6 +509,44 @@ class Retry(Endings):
         message.expires_ms = NEVER_MS
         self.head_dirty = True
         self.resolved_current(message.sequence)
+
+    def stays_for_parked(self, message: Message) -> bool:
+        """Is a delivery parked, or renewed for a receiver that will find it?
+
+        What waits on disk alone is found only by a receiver that is interested in it. For any other
+        it would stay for ever, and is given up.
+        """
+        sequence = message.sequence
+        for number in self.renewed_by(sequence):
+            receiver = self.receivers.by_number[number]
+            if sequence not in receiver.known and not self.is_interested(receiver, message):
+                self.forget_renewed(receiver, message)
+        return self.has_parked(sequence)
+
+    def forget_renewed(self, receiver: Receiver, message: Message) -> None:
+        """Gives up a renewed delivery that waits on disk alone; one that pauses comes back."""
+        number, sequence, key = receiver.number, message.sequence, message.header.ordering_key
+        row = self.rows.get(self.keys.exception(number, sequence))
+        assert row is not None, "a renewed delivery without its row"
+        state, rank, *_ = decode_exception(row)
+        if state != PLACED:
+            return
+        self.rows.delete(self.keys.exception(number, sequence))
+        self.rows.delete(self.keys.waiting(number, rank))
+        if key is not None:
+            self.key_order.delete(number, key, rank)
+            self.reopen_key(key, sequence, receiver)
+
+    def end_unwanted(self, now_ms: int) -> None:
+        """Ends expired messages that stayed only for receivers that want them no more."""
+        unwanted, self.log.unwanted = self.log.unwanted, []
+        for sequence in unwanted:
+            message = self.log_message(sequence)
+            if message is not None:
+                self.stays_for_parked(message)
+                self.review_only_parked(message, now_ms)
+        # Others of its key may go now, and this turn has sent what it sends.
+        self.log.unfinished |= bool(unwanted and self.hungry)
 
     def withdraw_unparked(self, message: Message) -> None:
         assert message.copies is not None

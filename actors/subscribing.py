@@ -170,6 +170,7 @@ class Subscribing(Lags):
             if delivery.waits and number not in self.receivers.audience(message.header.subjects):
                 self.leave_log(delivery, receiver)
                 self.release_receiver_key(delivery, receiver)
+                self.log.leave(delivery.sequence, message.flags)
 
     def reopen_keys(self, receiver: Receiver) -> None:
         """What held others of its key up may do so no longer: they are looked at again."""

@@ -96,6 +96,7 @@ class TopicActor(WorkQueue):
             self.sample(now_ms)
         if self.log.has_left_strays:
             self.log.has_left_strays = False
+            self.end_unwanted(now_ms)
             self.recount_kept()
         if self.is_counting and now_ms >= self.next_count_ms:
             self.count_on(now_ms)

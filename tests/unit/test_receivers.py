@@ -6,6 +6,7 @@ order in which it saw it, is the promise under test.
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -1360,6 +1361,82 @@ def test_what_was_moved_back_and_not_renewed_is_over_with_its_message() -> None:
     broker.subscribe(b"a", name="a")
     assert broker.taken(b"a") == []
     assert broker.describe()["held"] == 0
+
+
+def renewed_for_one_that_left(order: str, **fields: Any) -> tuple[CoreBroker, int]:
+    """A message expires; its only parked delivery was renewed, of a receiver that has narrowed."""
+    broker = CoreBroker()
+    broker.subscribe(interests="a/*", credit=1, **fields)
+    sequence = broker.publish(subject="a/x", expires_ms=broker.now_ms + 1_000, **EVERY)
+    broker.failed(sequence)
+    holding = broker.publish(subject="a/x", **EVERY)
+    assert len(broker.take()) == 2, "its credit is used up, so that what is renewed waits"
+    steps: dict[str, Callable[[], object]] = {
+        "narrow": lambda: broker.set_interests("b/*"),
+        "renew": lambda: broker.renew(sequence),
+        "read on": lambda: broker.processed(holding),
+        "expire": lambda: broker.advance(1_000),
+        "restart": broker.restart,
+        "return": lambda: broker.subscribe(interests="b/*", **fields),
+    }
+    for step in order.split(", "):
+        steps[step]()
+    broker.tick()
+    return broker, sequence
+
+
+@pytest.mark.parametrize("fields", [{"name": "anna"}, {"group": "crew", "durable": False}], ids=str)
+@pytest.mark.parametrize(
+    "order",
+    [
+        "narrow, renew, read on, expire",
+        "renew, narrow, read on, expire",
+        "renew, expire, narrow",
+        "narrow, renew, expire, read on",
+        "renew, expire, narrow, read on",
+    ],
+)
+def test_an_expired_message_does_not_stay_for_a_receiver_that_wants_it_no_more(
+    order: str, fields: dict[str, Any]
+) -> None:
+    broker, sequence = renewed_for_one_that_left(order, **fields)
+    for delivered in broker.take():
+        broker.processed(delivered.sequence)
+    assert broker.describe()["held"] == 1, "the other one, that did not expire"
+    assert broker.actor.record_of("l", sequence) is None
+    broker.set_interests("a/*")
+    assert broker.taken() == []
+
+
+@pytest.mark.parametrize("order", ["narrow, renew, expire", "renew, expire"])
+def test_nor_does_it_stay_when_a_restart_comes_between(order: str) -> None:
+    broker, sequence = renewed_for_one_that_left(f"{order}, restart, return", name="anna")
+    assert broker.taken() == []
+    assert broker.describe()["held"] == 1, "the other one, that did not expire"
+    assert broker.actor.record_of("l", sequence) is None
+
+
+def test_an_expired_message_stays_for_another_who_has_it_parked() -> None:
+    broker = CoreBroker()
+    for name in (b"a", b"b"):
+        broker.subscribe(name, "a/*", name=name.decode(), credit=1)
+    sequence = broker.publish(b"1", "a/x", expires_ms=broker.now_ms + 1_000, **EVERY)
+    for name in (b"a", b"b"):
+        broker.failed(sequence, node=name)
+    broker.publish(b"2", "a/x", **EVERY)
+    broker.set_interests("b/*", node=b"a")
+    broker.renew(sequence, "a")
+    broker.restart()
+    broker.subscribe(b"a", "b/*", name="a")
+    broker.advance(1_000)
+    assert broker.taken(b"a") == [b"1", b"2"], "from before the restart"
+    assert [entry["receiver"] for entry in broker.parked()] == ["b"]
+    broker.subscribe(b"b", "a/*", name="b")
+    broker.take(b"b")
+    broker.renew(sequence)
+    assert broker.taken(b"b") == [b"1"]
+    broker.processed(sequence, node=b"b")
+    assert broker.actor.record_of("l", sequence) is None
 
 
 def test_a_large_backlog_with_max_receivers_reaches_two_of_three(rows: Rows) -> None:
