@@ -68,12 +68,7 @@ def _parts_that_went_well(
         capture_output=True,
         text=True,
         timeout=RUN_S,
-        env={
-            **os.environ,
-            **NOWHERE_ELSE,
-            "NODE_PATH": str(modules),
-            HOST_VARIABLE: server.address,
-        },
+        env={**os.environ, **NOWHERE_ELSE, **environment},
     )
     assert ran.returncode == 0, ran.stderr
     return list(json.loads(ran.stdout))
