@@ -68,7 +68,12 @@ def _parts_that_went_well(
         capture_output=True,
         text=True,
         timeout=RUN_S,
-        env={**os.environ, **NOWHERE_ELSE, **environment},
+        env={
+            **os.environ,
+            **NOWHERE_ELSE,
+            "NODE_PATH": str(modules),
+            HOST_VARIABLE: server.address,
+        },
     )
     assert ran.returncode == 0, ran.stderr
     return list(json.loads(ran.stdout))
