@@ -15,12 +15,13 @@ from typing import Any, Final, NamedTuple
 from asterism.errors import PeerError
 from asterism.gateways.pubsub.acks import (
     TAG_CHARACTERS,
+    AckId,
     Gathered,
     ack_id_of,
     next_number,
     read_ack_id,
 )
-from asterism.gateways.pubsub.errors import Refusal, not_found
+from asterism.gateways.pubsub.errors import Code, Refusal, not_found
 from asterism.gateways.pubsub.holds import LEASE_S, Budget, Held, Holds
 from asterism.gateways.pubsub.messages import size_of, write_message
 from asterism.gateways.pubsub.terms import Terms
@@ -246,6 +247,12 @@ class Feed:
                     log.warning("%s: %s", self.name, error)
                     await asyncio.sleep(pause_s)
                     pause_s = min(pause_s * 2, pause_max_s)
+        except Exception:
+            log.exception("%s: an error of ours ends those who take messages", self.name)
+            takers, self._takers = self._takers, []
+            for taker in takers:
+                taker.feed = None
+                taker.fail(Refusal(Code.INTERNAL, "Internal error: the log of the door says more."))
         finally:
             self._task = None
 
@@ -374,10 +381,12 @@ class Feed:
             if found is None or (is_exact and not holds.is_held(found.sequence, found.number)):
                 invalid.append(text)
                 continue
-            holds.release(found.sequence)
             sequences.append(found.sequence)
         if sequences:
             refused = await self._acks.confirmed(sequences)
+            # Not before: where the broker does not answer, it may be acknowledged once more.
+            for sequence in sequences:
+                holds.release(sequence)
             if self._pulling is not None and len(self._acknowledged) < ACKNOWLEDGED_MAX:
                 self._acknowledged.update(each for each in sequences if each not in refused)
         return invalid
@@ -395,7 +404,7 @@ class Feed:
         self._check_open()
         now_s = time.monotonic()
         invalid: list[str] = []
-        back: dict[float, list[int]] = {}
+        back: dict[float, list[AckId]] = {}
         for text in dict.fromkeys(ack_ids):
             found = read_ack_id(self._tag, text)
             held = None if found is None else self.holds.get(found.sequence)
@@ -404,10 +413,12 @@ class Feed:
             elif seconds:
                 self.holds.extend(found.sequence, held, now_s + seconds)
             else:
-                self.holds.release(found.sequence)
-                back.setdefault(self.terms.pause_s(found.attempt), []).append(found.sequence)
-        for pause_s, sequences in back.items():
-            await self._extension(pause_s).confirmed(sequences)
+                back.setdefault(self.terms.pause_s(found.attempt), []).append(found)
+        for pause_s, nacked in back.items():
+            await self._extension(pause_s).confirmed(each.sequence for each in nacked)
+            for each in nacked:
+                if self.holds.is_held(each.sequence, each.number):  # and not out anew by now
+                    self.holds.release(each.sequence)
         return invalid
 
     def give_back(self, handed: Iterable[Handed]) -> None:

@@ -25,6 +25,8 @@ from asterism.gateways.pubsub.rpcs import (
 from asterism.gateways.pubsub.service import PubSub
 from asterism.sdk.aio import ClosedError
 
+UNREAD_BYTES_MAX: Final = 128 * 1_048_576  # of answers that wait for clients to read them
+LARGE_BYTES: Final = 65_536  # a smaller answer does not count
 _CODES: Final = {int(code.value[0]): code for code in grpc.StatusCode}
 log = logging.getLogger("asterism.pubsub")
 
@@ -51,12 +53,36 @@ async def _abort(context: Any, error: Exception) -> None:
     await context.abort(_CODES[int(refusal.code)], refusal.detail, trailer)
 
 
-def _unary(method: Method) -> Any:
+class Unread:
+    """The bytes of large answers that clients have not read yet, and the most there may be."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    def check(self) -> None:
+        """Refuses to make another answer where clients read none."""
+        if self._bytes > UNREAD_BYTES_MAX:
+            raise Refusal(Code.UNAVAILABLE, "Clients do not read their answers: try again.")
+
+    def note(self, reply: Any, context: Any) -> None:
+        size = reply.ByteSize()
+        if size > LARGE_BYTES:
+            self._bytes += size
+            context.add_done_callback(lambda _: self._forget(size))
+
+    def _forget(self, size: int) -> None:
+        self._bytes -= size
+
+
+def _unary(method: Method, unread: Unread) -> Any:
     kind, _, call, most_bytes = method
 
     async def answer(raw: bytes, context: Any) -> Any:
         try:
-            return await call(read_request(kind, raw, most_bytes))
+            unread.check()
+            reply = await call(read_request(kind, raw, most_bytes))
+            unread.note(reply, context)
+            return reply
         except Exception as error:
             await _abort(context, error)
 
@@ -84,9 +110,10 @@ def _streaming(run: Callable[[AsyncIterator[Any], Any], Awaitable[None]]) -> Any
 def handlers_of(door: PubSub) -> list[Any]:
     """The handlers of every service."""
     services: dict[str, dict[str, Any]] = {}
+    unread = Unread()
     for name, method in door.methods.items():
         service, _, rpc = name.partition("/")
-        services.setdefault(service, {})[rpc] = _unary(method)
+        services.setdefault(service, {})[rpc] = _unary(method, unread)
     services[SUBSCRIBER][STREAMING_PULL] = _streaming(door.streams.streaming_pull)
     return [
         grpc.method_handlers_generic_handler(service, handlers)

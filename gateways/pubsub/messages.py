@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import msgpack
 
-from asterism import limits
+from asterism import checks, limits
+from asterism.errors import PeerError
 from asterism.message import Mode, Status
 from asterism.packing import pack_value
 from asterism.sdk.aio import Delivery
@@ -92,8 +93,8 @@ def _unspilled(delivery: Delivery) -> tuple[dict[str, str], bytes]:
     payload = delivery.payload
     try:
         count = int(delivery.attributes[SPILLED])
-        return dict(msgpack.unpackb(payload[:count])), payload[count:]
-    except (ValueError, TypeError, msgpack.UnpackException):  # somebody else's attribute
+        return checks.string_map("attributes", msgpack.unpackb(payload[:count])), payload[count:]
+    except (ValueError, TypeError, PeerError, msgpack.UnpackException):  # somebody else's attribute
         return delivery.attributes, payload
 
 

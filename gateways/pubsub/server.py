@@ -32,7 +32,7 @@ from asterism.sdk.aio import connect
 STOP_S: Final = 1.0  # for requests to be answered when the process is told to stop
 # A request over this gets RESOURCE_EXHAUSTED from gRPC itself, which clients try again for minutes:
 # what is over Google's limits but under this is told that it never will do.
-RECEIVE_BYTES_MAX: Final = 32 * 1_048_576
+RECEIVE_BYTES_MAX: Final = 16 * 1_048_576
 REQUESTS_MAX: Final = 20_000  # at a time, streams among them; the next is refused
 PAIRS_TRIED: Final = 100  # free ports, until the one behind is free as well
 log = logging.getLogger("asterism.pubsub")

@@ -37,7 +37,7 @@ class Stream(Taker):
         self._confirmations: asyncio.Queue[Any] = asyncio.Queue(CONFIRMATIONS_MAX)
         self._news = asyncio.Event()
         self._shown = (False, False)  # the properties that the client knows
-        self._refusal: Refusal | None = None
+        self._refusal: Exception | None = None  # why it ends
         self._is_over = False  # the client says no more
         self._writing: asyncio.Task[Any] | None = None  # that writes a response just now
 
@@ -76,8 +76,8 @@ class Stream(Taker):
                 if request.stream_ack_deadline_seconds:
                     self.deadline_s = request.stream_ack_deadline_seconds
                 await self._take(request)
-        except Refusal as refusal:
-            self._refusal = refusal
+        except Exception as error:  # whatever it is, the client is told of it
+            self._refusal = self._refusal or error
         self._is_over = True
         self._news.set()
 
