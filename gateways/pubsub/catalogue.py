@@ -22,6 +22,8 @@ from google.pubsub_v1.types import pubsub as types
 from google.pubsub_v1.types import schema as schemas
 
 from asterism.errors import PeerError
+from asterism.gateways.pubsub.names import read_project
+from asterism.gateways.pubsub.pages import page_of
 from asterism.options import TopicOptions
 from asterism.packing import pack_value
 from asterism.sdk.aio import Delivery, Node, Receipt
@@ -124,6 +126,18 @@ class Catalogue:
     def named(self, kind: str) -> Mapping[str, Record]:
         """All resources of a kind by their names."""
         return self._named[kind]
+
+    def listed(self, kind: str, request: Any) -> tuple[list[Record], str]:
+        """The page that a request asks for of a kind in its project, and the token of the next."""
+        prefix = f"projects/{read_project(request.project)}/"
+        named = self._named[kind]
+        page = page_of(
+            (name for name in named if name.startswith(prefix)),
+            request.page_size,
+            request.page_token,
+            lambda name: int(named[name].resource.ByteSize()),
+        )
+        return [named[name] for name in page.names], page.next_page_token
 
     def by_uid(self, uid: str) -> Record | None:
         return self._records.get(uid)

@@ -22,8 +22,7 @@ from asterism.gateways.pubsub.errors import (
     not_found,
 )
 from asterism.gateways.pubsub.masks import SNAPSHOT_FIELDS, updated
-from asterism.gateways.pubsub.names import Kind, read_name, read_project
-from asterism.gateways.pubsub.pages import page_of
+from asterism.gateways.pubsub.names import Kind, read_name
 from asterism.gateways.pubsub.subscriptions import ID_BYTES, Subscriptions
 from asterism.gateways.pubsub.topics import Topics
 from asterism.sdk.aio import Node
@@ -77,18 +76,10 @@ class Seeking:
 
     async def list_all(self, request: Any) -> Any:
         """The snapshots of a project."""
-        prefix = f"projects/{read_project(request.project)}/"
-        named = self._catalogue.named("snapshot")
-        found = (name for name in named if name.startswith(prefix))
-        page = page_of(
-            found,
-            request.page_size,
-            request.page_token,
-            lambda name: int(named[name].resource.ByteSize()),
-        )
-        response = ListSnapshotsResponse(next_page_token=page.next_page_token)
-        for name in page.names:
-            response.snapshots.add().CopyFrom(self._shown(named[name]))
+        records, token = self._catalogue.listed("snapshot", request)
+        response = ListSnapshotsResponse(next_page_token=token)
+        for record in records:
+            response.snapshots.add().CopyFrom(self._shown(record))
         return response
 
     async def update(self, request: Any) -> Any:

@@ -15,8 +15,7 @@ from asterism.gateways.pubsub.errors import Code, Refusal, already_exists, not_f
 from asterism.gateways.pubsub.feeds import Feed, Forward
 from asterism.gateways.pubsub.holds import LEASE_S, Budget
 from asterism.gateways.pubsub.masks import SUBSCRIPTION_FIELDS, updated
-from asterism.gateways.pubsub.names import Kind, broker_name, read_name, read_project
-from asterism.gateways.pubsub.pages import page_of
+from asterism.gateways.pubsub.names import Kind, broker_name, read_name
 from asterism.gateways.pubsub.terms import terms_of
 from asterism.gateways.pubsub.topics import Topics
 from asterism.sdk.aio import Node
@@ -250,18 +249,10 @@ class Subscriptions:
 
     async def list_all(self, request: Any) -> Any:
         """The subscriptions of a project."""
-        prefix = f"projects/{read_project(request.project)}/"
-        named = self._catalogue.named("subscription")
-        found = (name for name in named if name.startswith(prefix))
-        page = page_of(
-            found,
-            request.page_size,
-            request.page_token,
-            lambda name: int(named[name].resource.ByteSize()),
-        )
-        response = ListSubscriptionsResponse(next_page_token=page.next_page_token)
-        for name in page.names:
-            response.subscriptions.add().CopyFrom(self.shown(named[name]))
+        records, token = self._catalogue.listed("subscription", request)
+        response = ListSubscriptionsResponse(next_page_token=token)
+        for record in records:
+            response.subscriptions.add().CopyFrom(self.shown(record))
         return response
 
     async def update(self, request: Any) -> Any:

@@ -18,7 +18,6 @@ from asterism.gateways.pubsub.names import (
     Kind,
     broker_name,
     read_name,
-    read_project,
 )
 from asterism.gateways.pubsub.pages import page_of
 from asterism.sdk.aio import Node
@@ -158,18 +157,10 @@ class Topics:
 
     async def list_topics(self, request: Any) -> Any:
         """The topics of a project."""
-        prefix = f"projects/{read_project(request.project)}/"
-        named = self._catalogue.named("topic")
-        found = (name for name in named if name.startswith(prefix))
-        page = page_of(
-            found,
-            request.page_size,
-            request.page_token,
-            lambda name: int(named[name].resource.ByteSize()),
-        )
-        response = ListTopicsResponse(next_page_token=page.next_page_token)
-        for name in page.names:
-            response.topics.add().CopyFrom(named[name].resource)
+        records, token = self._catalogue.listed("topic", request)
+        response = ListTopicsResponse(next_page_token=token)
+        for record in records:
+            response.topics.add().CopyFrom(record.resource)
         return response
 
     async def update(self, request: Any) -> Any:
