@@ -22,7 +22,7 @@ from asterism.gateways.pubsub.acks import (
     next_number,
     read_ack_id,
 )
-from asterism.gateways.pubsub.errors import Code, Refusal, not_found
+from asterism.gateways.pubsub.errors import Code, Refusal
 from asterism.gateways.pubsub.holds import LEASE_S, Budget, Held, Holds
 from asterism.gateways.pubsub.messages import size_of, write_message
 from asterism.gateways.pubsub.terms import Terms
@@ -38,9 +38,11 @@ LARGE_ALL_BYTES: Final = 24 * 1_048_576  # then the next endpoint is used
 ACKNOWLEDGED_MAX: Final = 10_000  # messages of a subscription that are known to be done
 SOURCES_MAX: Final = 16  # endpoints of one subscription
 PAUSE_S: Final = (0.05, 1.0)  # before the broker is asked again that did not answer: first, most
+_GONE: Final = ("no_such_receiver", "no_such_topic", "topic_gone")
 log = logging.getLogger("asterism.pubsub")
 
 Forward = Callable[["Feed", Delivery], Awaitable[bool]]
+Mend = Callable[["Feed"], Awaitable[None]]
 
 
 class Handed(NamedTuple):
@@ -124,7 +126,7 @@ class Feed:
 
     def __init__(
         self, node: Node, name: str, topic: str, receiver: str, uid: str, generation: int,
-        terms: Terms, budget: Budget, forward: Forward,
+        terms: Terms, budget: Budget, forward: Forward, mend: Mend,
     ) -> None:  # fmt: skip
         self.name = name
         self.topic = topic  # as the broker calls it
@@ -138,6 +140,7 @@ class Feed:
         self._node = node
         self._budget = budget
         self._forward = forward
+        self._mend = mend
         self._takers: list[Taker] = []
         self._turn = 0
         self._endpoints: list[Endpoint] = []
@@ -239,15 +242,10 @@ class Feed:
                 try:
                     await self._serve(wanted)
                     pause_s, _ = PAUSE_S
-                except PeerError as error:
-                    if error.code in ("no_such_receiver", "no_such_topic", "topic_gone"):
-                        self.end(not_found(self.name))
-                        return
+                except (PeerError, TimeoutError, ConnectionError) as error:
                     log.warning("%s: %s", self.name, error)
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(pause_s * 2, pause_max_s)
-                except (TimeoutError, ConnectionError) as error:
-                    log.warning("%s: %s", self.name, error)
+                    if isinstance(error, PeerError) and error.code in _GONE:
+                        await self._make_anew()
                     await asyncio.sleep(pause_s)
                     pause_s = min(pause_s * 2, pause_max_s)
         except Exception:
@@ -258,6 +256,17 @@ class Feed:
                 taker.fail(Refusal(Code.INTERNAL, "Internal error: the log of the door says more."))
         finally:
             self._task = None
+
+    async def _make_anew(self) -> None:
+        """The receiver is gone: the subscription was deleted, or somebody else has deleted it."""
+        self._endpoints.clear()
+        self.holds.release_all()
+        try:
+            await self._mend(self)
+        except Refusal as refusal:
+            self.end(refusal)
+        except (PeerError, TimeoutError, ConnectionError) as error:
+            log.warning("%s: %s", self.name, error)
 
     async def _wait_for_room(self) -> None:
         for taker in self._takers:

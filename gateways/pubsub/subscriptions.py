@@ -71,6 +71,7 @@ class Subscriptions:
             feed = self.feeds[record.uid] = Feed(
                 self._node, record.name, facts["stored"], facts["receiver"], record.uid,
                 facts.get("generation", 0), terms_of(record.resource), self._budget, self._forward,
+                self.mend,
             )  # fmt: skip
         return feed
 
@@ -134,7 +135,7 @@ class Subscriptions:
                 if record.facts.get("detached"):
                     if found is not None:
                         await self._drop_receiver(record)
-                elif found is None or _is_half_made(record, found.floor):
+                elif found is None or not record.facts.get("made"):
                     await self._make(record)
             longest_ms = max(_retention_ms(record.resource) for record in records)
             await self._topics.keep_for(stored, longest_ms)
@@ -171,8 +172,23 @@ class Subscriptions:
             # A door that was killed has made it, or another door has its name.
             if error.code != "wrong_state":
                 raise
-        # Not to now: of a subscription that was confirmed, something may be published by now.
+        if record.facts.get("made"):  # and somebody has deleted it at the broker
+            await self._node.seek(stored, receiver)
+            return
+        # Not to now: a client may know of it already, and something may be published by now.
         await self._node.seek(stored, receiver, sequence=record.facts["first"])
+        await self.mark(record, made=True)
+
+    async def mend(self, feed: Feed) -> None:
+        """Makes a receiver anew that was deleted at the broker, by another door or a command."""
+        async with self._catalogue.changing:
+            record = self._catalogue.find("subscription", feed.name)
+            if record is None or record.uid != feed.uid or record.facts.get("detached"):
+                raise not_found(feed.name)
+            log.warning(
+                "%s was deleted at the broker: it is made anew, without messages", feed.name
+            )
+            await self._make(record)
 
     async def finish(self) -> None:
         """Ends what a deletion has left half done."""
@@ -235,6 +251,7 @@ class Subscriptions:
             except Exception:
                 await self.remove(record)
                 raise
+            record = self.get(record.name)
             self._note(record)
             return self.shown(record)
 
@@ -321,11 +338,6 @@ class Subscriptions:
             self._note(after)
             await self._topics.release(record.facts["topic_uid"])
         return DetachSubscriptionResponse()
-
-
-def _is_half_made(record: Record, floor: int) -> bool:
-    """Was a door killed before it had moved the receiver to where the subscription begins?"""
-    return floor < record.facts["first"] and not record.facts.get("generation")
 
 
 def _detached(name: str) -> Refusal:

@@ -1451,8 +1451,8 @@ PLANTED: tuple[Planted, ...] = (
     Planted(
         "an exactly-once ack id of the Pub/Sub door is good for its own delivery alone",
         "gateways/pubsub/feeds.py",
-        "(is_exact and not holds.is_held(found.sequence, found.number))",
-        "(is_exact and holds.get(found.sequence) is None)",
+        "FIRST_NUMBER if held is None else held.number == found.number",
+        "FIRST_NUMBER if held is None else True",
         f"{PUBSUB}/test_exactly_once.py",
     ),
     Planted(
