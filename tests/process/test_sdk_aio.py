@@ -528,24 +528,6 @@ def test_a_pull_waits_and_one_that_is_cancelled_takes_nothing_along(
     run(broker, topic, scenario)
 
 
-def test_a_pull_that_waits_can_be_ended_and_loses_nothing(broker: Broker, topic: str) -> None:
-    async def scenario(node: Node, topic: str) -> None:
-        await node.create_receiver(topic, "me")
-        inbox = await node.subscribe(topic, group="me", credit=0)
-        await inbox.end_pull()  # there is none
-        for number in range(20):
-            pull = asyncio.create_task(inbox.pull(1, wait=WAIT_S))
-            await asyncio.sleep(0)
-            ending = asyncio.create_task(inbox.end_pull())
-            await node.publish(topic, b"%d" % number, expect="processed")
-            await ending
-            got = await pull or await inbox.pull(1, wait=WAIT_S)
-            assert [(one.payload, one.attempt) for one in got] == [(b"%d" % number, 1)]
-            await got[0].processed(confirm=True)
-
-    run(broker, topic, scenario)
-
-
 def test_a_pull_leaves_nothing_behind_for_receivers_that_there_are_not(
     broker: Broker, topic: str
 ) -> None:
@@ -846,3 +828,21 @@ def test_a_consumer_whose_loop_was_blocked_does_not_do_what_others_have_done(
             assert first.lost
 
     asyncio.run(play())
+
+
+def test_a_pull_that_waits_can_be_ended_and_loses_nothing(broker: Broker, topic: str) -> None:
+    async def scenario(node: Node, topic: str) -> None:
+        await node.create_receiver(topic, "me")
+        inbox = await node.subscribe(topic, group="me", credit=0)
+        await inbox.end_pull()  # there is none
+        for number in range(20):
+            pull = asyncio.create_task(inbox.pull(1, wait=WAIT_S))
+            await asyncio.sleep(0)
+            ending = asyncio.create_task(inbox.end_pull())
+            await node.publish(topic, b"%d" % number, expect="processed")
+            await ending
+            got = await pull or await inbox.pull(1, wait=WAIT_S)
+            assert [(one.payload, one.attempt) for one in got] == [(b"%d" % number, 1)]
+            await got[0].processed(confirm=True)
+
+    run(broker, topic, scenario)
